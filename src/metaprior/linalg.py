@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.linalg import lapack
 
+Array = np.ndarray
 ROUNDING = float(np.finfo(np.float64).eps) ** (2 / 3)  # of a variance, below which differences are noise
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # tried in turn, of the diagonal
 FLOPS = 1.6e10  # operations per second of one core, with large matrices

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from small_problems import COUNTS, IS_TARGET, make_tasks
 
 from metaprior.prior import blocks
@@ -74,22 +72,6 @@ def test_inducing_points_are_distinct_and_near_inputs_but_none_of_them():
     assert apart.min() > 1e-6
     almost = Task(np.array([[0.0], [1e-5], [1.0]]), np.zeros(3))
     assert len(place_points([almost])) == 2
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(0, 100))
-def test_points_are_near_inputs_and_spread(n_inputs, n_points, input_dim, seed):
-    inputs = np.random.default_rng(seed).normal(size=(n_inputs, input_dim))
-    points = farthest_points(inputs, n_points)
-    assert points.shape == (n_points, input_dim)
-    near = np.abs(points[:, None] - inputs) <= STEP_SEVERAL * inputs.std(axis=0)  # rounded
-    assert near.all(axis=2).any(axis=1).all()
-
-
-def test_points_cover_the_range_evenly():
-    points = np.sort(farthest_points(np.random.default_rng(0).uniform(-1, 1, size=(2000, 1)), 17)[:, 0])
-    gaps = np.diff(points)
-    assert gaps.max() < 2.5 * gaps.min()
-    assert (np.abs(points[[0, -1]]) > 0.99).all()
 
 
 def test_the_first_point_is_the_input_nearest_to_the_mean_and_each_next_the_farthest():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.linalg import block_diag
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
@@ -29,17 +28,6 @@ def make_blocks(n_features=3, counts=((1.0, 1.0, 1.0), (1.0, 1.0))):
 
 
 UNEVEN = ((1.0, 0.3, 2.5), (0.1, 0.7))
-
-
-def test_with_counts_of_one_it_is_the_evidence_of_all_readings():
-    blocks = make_blocks()
-    real = np.concatenate([np.diagonal(b.covariance, axis1=1, axis2=2).ravel() != 1.0 for b in blocks])
-    assert real.sum() == 15
-    features = np.concatenate([b.features.reshape(-1, 3) for b in blocks])[real]
-    own = block_diag(*(c for b in blocks for c in b.covariance))[np.ix_(real, real)]
-    y = np.concatenate([b.y.ravel() for b in blocks])[real]
-    expected = multivariate_normal.logpdf(y, cov=own + features @ features.T)
-    np.testing.assert_allclose(collapse(blocks).value - 0.5 * len(y) * np.log(2.0 * np.pi), expected, rtol=1e-12)
 
 
 def test_value_and_posterior_equal_quadrature_over_the_weights():
@@ -78,15 +66,6 @@ def test_slopes_against_finite_differences(which):
                 values.append(collapse([*blocks[:place], moved, *blocks[place + 1 :]]).value)
             slope = np.sum(found[place][which == "features"] * change)
             np.testing.assert_allclose(slope, (values[0] - values[1]) / (2.0 * step), rtol=1e-6, atol=1e-7)
-
-
-def test_inverse_covariances_and_projected_features():
-    blocks = make_blocks(counts=UNEVEN)
-    found = collapse(blocks)
-    for block, inverse, projected in zip(blocks, found.precisions, found.projected, strict=True):
-        identity = np.broadcast_to(np.eye(block.y.shape[1]), inverse.shape)
-        np.testing.assert_allclose(inverse @ block.covariance, identity, atol=1e-9)
-        np.testing.assert_allclose(block.covariance @ projected, block.features, atol=1e-9)
 
 
 def test_covariances_that_are_not_positive_definite_raise():

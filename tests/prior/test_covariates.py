@@ -3,9 +3,7 @@
 from functools import cache
 
 import numpy as np
-import pandas as pd
 import pytest
-import statsmodels.formula.api as smf
 from covariate_problems import IS_TARGET, NOISE, common_kernel, make_tasks, own_kernel
 from scipy.linalg import block_diag
 from small_problems import KINDS
@@ -13,7 +11,6 @@ from test_member_files import read_back
 
 from metaprior.prior.families import BEND, CURVED, LINEAR, SHIFT, TrainingTasks, fit_families
 from metaprior.prior.process import NOISE_FLOOR
-from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 
@@ -84,21 +81,3 @@ def test_files_keep_every_family(covariates):
         again = read_back(prior, kinds=KINDS)
         for kept, expected in zip(again.process, prior.process, strict=True):
             np.testing.assert_array_equal(kept, expected)
-
-
-def test_the_effect_is_that_of_a_mixed_model():
-    rng, tasks, rows = np.random.default_rng(1), [], []
-    for i in range(60):
-        x, age = rng.normal(size=5), rng.normal()
-        y = 1.0 + 0.5 * x + 0.8 * age + 0.5 * rng.normal() + 0.3 * rng.normal(size=5)
-        tasks.append(Task(np.column_stack([x, np.full(5, age)]), y))
-        rows.append(pd.DataFrame({"task": i, "x": x, "age": age, "y": y}))
-    kinds = ColumnKinds((0, 0), (1,))
-    scaling = fit_scaling([tasks], [1.0], kinds)
-    data = TrainingTasks(scaling, [scaling.task(task) for task in tasks], np.ones(60), np.ones(60))
-    prior = fit_families(data, False, None, None, 60, None, SHIFT).priors[LINEAR]
-    nothing = prior.condition(np.zeros((1, 0, 3)), np.zeros((1, 0)), np.zeros((1, 0), bool))
-    low, high = prior.marginals(nothing, scaling.inputs(np.array([[0.0, 0.0], [0.0, 1.0]]))[None]).mean[0, 0]
-    table = pd.concat(rows)
-    mixed = smf.mixedlm("y ~ x + age", table, groups=table["task"]).fit(reml=False)
-    assert high - low == pytest.approx(mixed.fe_params["age"], abs=0.1 * mixed.bse_fe["age"])

@@ -177,98 +177,60 @@ def rows(rng, n, input_dim):
     return rng.normal(size=(n, input_dim))
 
 
-def constant_column(rng):
-    return [Task(np.column_stack([x, np.full(5, 3.0)]), x[:, 0]) for x in (rows(rng, 5, 1) for _ in range(4))]
+def several(n_tasks, n, input_dim, y):
+    """Return what draws tasks of normal inputs, with y(x, rng)."""
+
+    def make(rng):
+        inputs = [rows(rng, n, input_dim) for _ in range(n_tasks)]
+        return [Task(x, np.asarray(y(x, rng), float)) for x in inputs]
+
+    return make
 
 
-def collinear_columns(rng):
-    return [Task(x @ np.array([[1.0, 2.0, -1.0]]), x[:, 0] ** 2) for x in (rows(rng, 5, 1) for _ in range(4))]
-
-
-def zeros_and_ones(rng):
-    tasks = [rng.integers(0, 2, (6, 4)).astype(float) for _ in range(4)]
-    return [Task(x, x @ [1.0, -1.0, 0.5, 0.0] + 0.1 * rng.normal(size=6)) for x in tasks]
-
-
-def fewer_tasks_than_columns(rng):
-    return [Task(x, x.sum(axis=1)) for x in (rows(rng, 4, 6) for _ in range(2))]
-
-
-def one_task(rng):
-    return [Task(rows(rng, 6, 2), rng.normal(size=6))]
-
-
-def single_readings(rng):
-    return [Task(rows(rng, 1, 2), rng.normal(size=1)) for _ in range(8)]
-
-
-def one_reading(rng):
-    return [Task(rows(rng, 1, 1), rng.normal(size=1))]
-
-
-def equal_readings(rng):
-    return [Task(rows(rng, 4, 2), np.full(4, 2.5)) for _ in range(4)]
-
-
-def equal_inputs(rng):
-    return [Task(np.ones((4, 2)), rng.normal(size=4)) for _ in range(4)]
-
-
-def huge_readings(rng):
-    return [Task(rows(rng, 5, 1), 1e100 * rng.normal(size=5)) for _ in range(4)]
-
-
-def tiny_readings(rng):
-    return [Task(rows(rng, 5, 1), 1e-100 * rng.normal(size=5)) for _ in range(4)]
-
-
-def duplicated_inputs(rng):
-    return [Task(np.repeat(x, 3, axis=0), rng.normal(size=6)) for x in (rows(rng, 2, 1) for _ in range(4))]
-
-
-def without_noise(rng):
-    return [Task(x, np.sin(x[:, 0])) for x in (rows(rng, 12, 1) for _ in range(6))]
+def inputs_through(make_x, make):
+    """Return what draws tasks with other inputs and the same y."""
+    return lambda rng: [Task(make_x(task.x), task.y) for task in make(rng)]
 
 
 def an_outlier(rng):
-    tasks = [Task(rows(rng, 5, 1), rng.normal(size=5)) for _ in range(5)]
+    tasks = several(5, 5, 1, noise)(rng)
     tasks[2].y[1] = 1e6
     return tasks
 
 
 def a_far_input(rng):
-    tasks = [Task(rows(rng, 5, 1), rng.normal(size=5)) for _ in range(5)]
+    tasks = several(5, 5, 1, noise)(rng)
     tasks[2].x[1] = 1e9
     return tasks
 
 
-def twenty_columns(rng):
-    return [Task(x, x[:, 0] + 0.1 * rng.normal(size=6)) for x in (rows(rng, 6, 20) for _ in range(5))]
+def noise(x, rng):
+    return rng.normal(size=len(x))
 
 
-def sixty_four_columns(rng):
-    return [Task(x, x[:, 0] + 0.1 * rng.normal(size=6)) for x in (rows(rng, 6, 64) for _ in range(5))]
+def first(x, rng):
+    return x[:, 0] + 0.1 * rng.normal(size=len(x))
 
 
-DEGENERATE = [
-    constant_column,
-    collinear_columns,
-    zeros_and_ones,
-    fewer_tasks_than_columns,
-    one_task,
-    single_readings,
-    one_reading,
-    equal_readings,
-    equal_inputs,
-    huge_readings,
-    tiny_readings,
-    duplicated_inputs,
-    without_noise,
-    an_outlier,
-    a_far_input,
-    twenty_columns,
-    sixty_four_columns,
-]
+DEGENERATE = {
+    "constant column": inputs_through(lambda x: np.column_stack([x, np.full(5, 3.0)]), several(4, 5, 1, first)),
+    "collinear columns": inputs_through(lambda x: x @ np.array([[1.0, 2.0, -1.0]]), several(4, 5, 1, first)),
+    "zeros and ones": inputs_through(lambda x: (x > 0.0).astype(float), several(4, 6, 4, first)),
+    "fewer tasks than columns": several(2, 4, 6, lambda x, _: x.sum(axis=1)),
+    "one task": several(1, 6, 2, noise),
+    "single readings": several(8, 1, 2, noise),
+    "one reading": several(1, 1, 1, noise),
+    "equal readings": several(4, 4, 2, lambda x, _: np.full(4, 2.5)),
+    "equal inputs": inputs_through(np.ones_like, several(4, 4, 2, noise)),
+    "huge readings": several(4, 5, 1, lambda x, rng: 1e100 * noise(x, rng)),
+    "tiny readings": several(4, 5, 1, lambda x, rng: 1e-100 * noise(x, rng)),
+    "duplicated inputs": inputs_through(lambda x: np.repeat(x[:2], 3, axis=0), several(4, 6, 1, noise)),
+    "without noise": several(6, 12, 1, lambda x, _: np.sin(x[:, 0])),
+    "an outlier": an_outlier,
+    "a far input": a_far_input,
+    "twenty columns": several(5, 6, 20, first),
+    "sixty-four columns": several(5, 6, 64, first),
+}
 
 
 def check_predictions(fit, task):
@@ -286,7 +248,7 @@ def check_predictions(fit, task):
 
 
 @pytest.mark.parametrize("environment", [False, True])
-@pytest.mark.parametrize("make", DEGENERATE)
+@pytest.mark.parametrize("make", DEGENERATE.values(), ids=DEGENERATE)
 def test_degenerate_data_gives_finite_predictions(make, environment):
     tasks = make(np.random.default_rng(0))
     scaling = fit_scaling([tasks], [1.0])

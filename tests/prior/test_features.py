@@ -19,16 +19,6 @@ from metaprior.tasks.types import Task, pad_to
 FEATURES = [make_terms("curve", "deviation", "features", *own) for own in ([], ["environment"])]
 
 
-def test_features_of_one_input_by_hand():
-    network, x = draw_network(3, 2, seed=1), np.array([0.3, -1.0, 2.0])
-    hidden = [np.tanh(sum(x[i] * network.first[i, j] for i in range(3)) / 3**0.5 + b) for j, b in enumerate(network[1])]
-    n = len(hidden)
-    again = [np.tanh(np.dot(hidden, network.second[:, j]) / n**0.5 + network.second_bias[j]) for j in range(n)]
-    np.testing.assert_allclose(
-        features_of(x, *network)[0], [np.dot(again, network.last[:, k]) / n**0.5 for k in range(2)]
-    )
-
-
 def test_a_network_is_drawn_from_its_prior_and_has_features_of_order_one():
     network = draw_network(20, 8)
     assert all(abs(weights.std() - 1.0) < 4.0 / np.sqrt(weights.size) for weights in network)

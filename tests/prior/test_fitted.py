@@ -12,9 +12,10 @@ from small_problems import IS_TARGET, make_tasks
 from metaprior.prior import families
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import FEATURES, LINEAR, SHAPES, TrainingTasks, fit_families, fit_features
+from metaprior.prior.layout import JITTER
 from metaprior.prior.process import NOISE_FLOOR, deformations
 from metaprior.prior.shapes import ONE_SCALE, TaskScales
-from metaprior.prior.terms import COMMON_STD, JITTER, n_deformations
+from metaprior.prior.terms import COMMON_STD, n_deformations
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, pad_to
 
@@ -70,11 +71,6 @@ def features(prior, x):
     for weights, bias in (prior.terms.network[:2], prior.terms.network[2:4]):
         hidden = np.tanh(hidden @ weights / len(weights) ** 0.5 + bias)
     return hidden @ prior.terms.network.last / len(hidden.T) ** 0.5
-
-
-def mean_features(prior, x):
-    """F at inputs (n, columns) of the target."""
-    return prior.terms.mean_features(prior.process.describe(x[None]), np.ones(1))[0]
 
 
 def own_kernels(prior, x, z):
@@ -176,70 +172,6 @@ def test_predictions_equal_dense_conditioning_on_everything(input_dim, environme
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("environment", [False, True])
-def test_joint_predictions_have_the_marginals(environment, family):
-    prior = fitted(2, environment)[family]
-    marginals, joined = predict(prior, *new_tasks(2))
-    np.testing.assert_array_equal(joined.mean, marginals.mean)
-    np.testing.assert_array_equal(joined.log_weights, marginals.log_weights)
-    np.testing.assert_allclose(np.diagonal(joined.variance, axis1=2, axis2=3), marginals.variance, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(joined.variance, np.swapaxes(joined.variance, 2, 3), atol=1e-9)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_uncertainty_of_the_common_mean_by_monte_carlo(family):
-    """Weights of the mean drawn from their posterior, weighted by the evidence of the context given them."""
-    prior, factor = fitted(1, True)[family], 1.4
-    prior = replace(prior, scales=TaskScales(np.array([factor]), np.zeros(1), False))
-    contexts, queries = new_tasks(1, sizes=(3,))
-    [[mean]], [[variance]] = predict(prior, contexts, queries)[0][:2]
-    terms = prior.terms
-    m = terms.weights + np.random.default_rng(0).normal(size=(40_000, len(terms.weights))) @ terms.weights_root.T
-    context, query = contexts[0], queries[0]
-    common = mean_features(prior, np.concatenate([context.x, query])) @ m.T
-    noise = prior.noise_variance * factor**2 + NOISE_FLOOR
-    covariance = own_kernel(prior, context.x, context.x, factor) + noise * np.eye(3)
-    cross = own_kernel(prior, context.x, query, factor)
-    gain = np.linalg.solve(covariance, cross)
-    residual = context.y - common[:3].T
-    log_weights = multivariate_normal.logpdf(residual, cov=covariance)
-    weights = np.exp(log_weights - logsumexp(log_weights))
-    means = common[3:].T + residual @ gain
-    expected = weights @ means
-    error = np.sqrt(np.sum((weights[:, None] * (means - expected)) ** 2, axis=0))
-    assert np.all(np.abs(mean - expected) < 4.0 * error)
-    squares = (means - expected) ** 2
-    between = weights @ squares
-    error = np.sqrt(np.sum((weights[:, None] * (squares - between)) ** 2, axis=0))
-    within = np.diagonal(own_kernel(prior, query, query, factor) - cross.T @ gain)
-    assert np.all(np.abs(variance - within - between) < 4.0 * error)
-    assert np.all(between > 10.0 * error)
-
-
-def test_the_linear_family_is_a_linear_mixed_model():
-    """Henderson's equations for common and own intercepts and slopes give the same predictions."""
-    tasks = make_tasks(2)
-    training = TrainingTasks(identity_scaling(2), tasks, np.ones(6), np.ones(6))
-    prior = fit_families(training, False, 0.3).priors[LINEAR]
-    [context], [query] = new_tasks(2, sizes=(4,))
-    lines = [np.column_stack([np.ones(len(task.y)), task.x]) for task in (*tasks, context)]
-    y = np.concatenate([task.y for task in (*tasks, context)])
-    fixed, random = np.concatenate(lines), np.zeros((len(y), 3 * len(lines)))
-    ends = np.cumsum([len(each) for each in lines])
-    for i, (each, end) in enumerate(zip(lines, ends, strict=True)):
-        random[end - len(each) : end, 3 * i : 3 * i + 3] = each
-    design = np.concatenate([fixed, random], axis=1) / np.sqrt(0.09 + NOISE_FLOOR)
-    stds = np.concatenate([np.full(3, COMMON_STD), np.tile(np.exp(prior.terms.theta[:3]), len(lines))])
-    precision = design.T @ design + np.diag(stds**-2.0)
-    effects = np.linalg.solve(precision, design.T @ y / np.sqrt(0.09 + NOISE_FLOOR))
-    at_query = np.zeros((3, len(effects)))
-    at_query[:, :3] = at_query[:, -3:] = np.column_stack([np.ones(3), query])
-    _, joined = predict(prior, [context], query[None])
-    np.testing.assert_allclose(joined.mean[0, 0], at_query @ effects, rtol=1e-6)
-    np.testing.assert_allclose(joined.variance[0, 0], at_query @ np.linalg.solve(precision, at_query.T), rtol=1e-6)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_padding_of_contexts_does_not_matter(family):
     prior = fitted(2, True)[family]
     contexts, queries = new_tasks(2)
@@ -252,32 +184,6 @@ def test_padding_of_contexts_does_not_matter(family):
             np.testing.assert_allclose(padded.mean[:, i], plain.mean[:, 0], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(padded.variance[:, i], plain.variance[:, 0], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(padded.log_weights[:, i], plain.log_weights[:, 0], atol=1e-9)
-
-
-@pytest.mark.parametrize("size", [0, 1, 3])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_empty_context_gives_the_prior(family, size):
-    prior = fitted(1, False)[family]
-    query = np.linspace(-1.0, 1.0, 3)[:, None]
-    empty = Task(np.zeros((0, 1)), np.zeros(0))
-    _, joined = predict(prior, [empty], query[None], size)
-    common = mean_features(prior, query)
-    root = common @ prior.terms.weights_root
-    for k, factor in enumerate(FACTORS):
-        np.testing.assert_allclose(joined.mean[k, 0], common @ prior.terms.weights)
-        own = own_kernel(prior, query, query, factor)
-        np.testing.assert_allclose(joined.variance[k, 0], root @ root.T + own, atol=1e-9)
-    np.testing.assert_allclose(np.exp(joined.log_weights[:, 0]), WEIGHTS)
-
-
-def test_the_weights_of_scales_follow_the_readings():
-    prior = fitted(1, False)[LINEAR]
-    x = np.linspace(-1.0, 1.0, 8)[:, None]
-    wiggle = np.tile([1.0, -1.0], 4)
-    contexts = [Task(x, x[:, 0] + np.sqrt(noise) * wiggle) for noise in prior.factors.noise]
-    log_weights = predict(prior, contexts, np.zeros((3, 1, 1)))[0].log_weights
-    assert np.argmax(log_weights, axis=0).tolist() == [0, 1, 2]
-    np.testing.assert_allclose(np.exp(log_weights).sum(axis=0), 1.0)
 
 
 @pytest.mark.parametrize("family", [LINEAR, SHAPES])
@@ -302,9 +208,3 @@ def test_a_context_without_noise_and_with_repeated_inputs():
     assert np.all(marginals.variance >= 0.0)
     assert np.all(marginals.variance < 1e-4)
     assert np.isfinite(joined.variance).all()
-
-
-def test_what_a_member_says_about_itself():
-    prior = fitted(2, False)[LINEAR]
-    assert (prior.input_dim, prior.n_components) == (2, 3)
-    assert prior.float32_problem(10**6, standardized=False) is None

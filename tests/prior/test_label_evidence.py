@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from label_problems import as_tasks, dense_evidence, make_block
 from small_problems import make_problem, make_tasks
 
 from hand_made_priors import LINES, SMOOTH, make_terms
-from metaprior.prior.label_evidence import LabelBlock, LabelObjective, label_evidence, label_slopes
+from metaprior.prior.label_evidence import EvidenceOfLabels, LabelBlock, label_evidence, label_slopes
+from metaprior.prior.modes import climb, log_density
 from metaprior.tasks.types import Task
 
 PROBLEMS = {
@@ -96,35 +95,6 @@ def test_padding_changes_nothing(n_features):
         np.testing.assert_allclose(of_wide[:, :5, : of_plain.shape[2]], of_plain, atol=1e-8)
 
 
-@settings(max_examples=15)
-@given(
-    seed=st.integers(0, 10_000),
-    n_classes=st.integers(2, 5),
-    n_features=st.integers(0, 3),
-    log_scale=st.floats(-3.0, 3.0),
-)
-def test_the_order_of_classes_and_the_division_into_blocks_do_not_matter(seed, n_classes, n_features, log_scale):
-    rng = np.random.default_rng(seed)
-    sizes, counts = rng.integers(1, 7, 4), rng.uniform(0.2, 2.0, 4)
-    block = make_block(seed, sizes, [n_classes] * 4, n_features, 10.0**log_scale, counts)
-    found = label_evidence([block])
-    assert found.converged
-    order = rng.permutation(block.labels.y.shape[1])
-    turned = label_evidence([block._replace(labels=block.labels._replace(y=block.labels.y[:, order]))])
-    np.testing.assert_allclose(turned.value, found.value, rtol=1e-8)
-    largest = np.abs(found.weights).max(initial=1.0)
-    np.testing.assert_allclose(turned.weights, found.weights[order], atol=1e-4 * largest)
-    halves = np.array([3, 0]), np.array([2, 1])
-    parts = [LabelBlock(block.labels.take(at), block.features[at], block.counts[at]) for at in halves]
-    np.testing.assert_allclose(label_evidence(parts).value, found.value, rtol=1e-8)
-
-
-def test_two_copies_that_count_half_are_one_task():
-    block = make_block(n_features=2)
-    half = block._replace(counts=0.5 * block.counts)
-    np.testing.assert_allclose(label_evidence([half, half]).value, label_evidence([block]).value, rtol=1e-10)
-
-
 def test_a_start_near_the_mode_finds_the_same():
     for n_features in (0, 3):
         block = make_block(n_features=n_features)
@@ -137,34 +107,34 @@ def test_a_start_near_the_mode_finds_the_same():
 SLOPE_PROBLEMS = [(LINES, 2), (SMOOTH, 2), (make_terms("curve", "deviation", "environment"), 1)]
 
 
-def make_objective(terms, input_dim, n_classes, common):
+def make_density(terms, input_dim, n_classes, common):
     """Readings of small tasks, cut into classes of about the same size."""
     tasks = make_tasks(input_dim)
     cuts = np.quantile(np.concatenate([task.y for task in tasks]), np.arange(1, n_classes) / n_classes)
     tasks = [Task(task.x, np.searchsorted(cuts, task.y).astype(float)) for task in tasks]
     layout, theta, blocks, points = make_problem(terms, input_dim, 0.0, tasks)
     numbers = [np.full(len(block.counts), n_classes) for block in blocks]
-    return LabelObjective(layout, blocks, numbers, points, common), theta
+    given = {"blocks": blocks, "points": points, "evidence": EvidenceOfLabels(numbers, common)}
+    return layout, lambda t, gradient=True: log_density(layout, t, gradient=gradient, **given), theta
 
 
 @pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize(("terms", "input_dim"), SLOPE_PROBLEMS)
 def test_the_slope_is_that_of_central_differences(terms, input_dim, n_classes, common):
-    density, theta = make_objective(terms, input_dim, n_classes, common)
-    _, slope = density(theta)
+    _, density, theta = make_density(terms, input_dim, n_classes, common)
     for i, step in enumerate(1e-4 * np.eye(len(theta))):
-        expected = (density(theta + step, gradient=False)[0] - density(theta - step, gradient=False)[0]) / 2e-4
-        np.testing.assert_allclose(slope[i], expected, rtol=1e-4, atol=1e-5)
+        expected = (density(theta + step, False).value - density(theta - step, False).value) / 2e-4
+        np.testing.assert_allclose(density(theta).slope[i], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_the_mode_is_stationary_and_a_maximum(n_classes):
-    density, theta = make_objective(SMOOTH, 2, n_classes, common=True)
-    mode = density.find_mode([], 60)
-    value, slope = density(mode.theta)
+    layout, density, theta = make_density(SMOOTH, 2, n_classes, common=True)
+    mode = climb(layout, lambda t, gradient=True: density(t, gradient)[:2])
+    value, slope, _ = density(mode.theta)
     assert mode.value == pytest.approx(value, rel=1e-8)
     assert np.max(np.abs(slope)) < 0.02
     rng = np.random.default_rng(0)
     for other in (theta, *(mode.theta + 0.2 * rng.normal(size=(4, len(theta))))):
-        assert density(other, gradient=False)[0] < value
+        assert density(other, False).value < value

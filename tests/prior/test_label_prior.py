@@ -172,32 +172,6 @@ def test_posteriors_are_joined_and_picked(prior):
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_classes", [2, 3, 5])
-def test_probabilities_are_near_those_of_elliptical_slice_sampling(prior, n_classes):
-    """Which needs no approximation. Laplace's errs by less than 0.06 here, the error of the draws included."""
-    x, y, queries = draw(n_classes, seed=3)
-    whole, rng = covariance(prior, x, queries)[0], np.random.default_rng(0)
-    root = np.linalg.cholesky(whole + 1e-9 * np.eye(N + QUERIES))
-    codes, samples = y[0].astype(int), np.arange(N)
-
-    def log_likelihood(t):
-        return np.sum(t[codes, samples] - logsumexp(t[:, :N], axis=0))
-
-    t, total, n_steps = np.zeros((n_classes, N + QUERIES)), 0.0, 10_000
-    for _ in range(n_steps):
-        other = rng.normal(size=t.shape) @ root.T
-        level, angle = log_likelihood(t) - rng.exponential(), rng.uniform(0.0, 2.0 * np.pi)
-        low, high = angle - 2.0 * np.pi, angle
-        while log_likelihood(new := np.cos(angle) * t + np.sin(angle) * other) < level:
-            low, high = (angle, high) if angle < 0.0 else (low, angle)
-            angle = rng.uniform(low, high)
-        t = new
-        total = total + np.exp(t[:, N:] - logsumexp(t[:, N:], axis=0))
-    _, log_probabilities = predict(prior, x, y, queries, n_classes)
-    np.testing.assert_allclose(np.exp(log_probabilities[:, 0]), total / n_steps, atol=0.06)
-
-
 @pytest.mark.parametrize(("n_rows", "known", "asked"), [(1, 2, 3), (3, 3, 4)])
 def test_a_common_rule_is_not_stretched_to_more_classes(prior, n_rows, known, asked):
     """The single row of two classes would otherwise be added to every one of several."""

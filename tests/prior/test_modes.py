@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_problems import IS_TARGET, make_problem, make_tasks
+from small_problems import make_problem
 
 from hand_made_priors import CURVE, LINES, SMOOTH, make_curve, make_terms
 from metaprior.prior.blocks import make_blocks, place_points
@@ -12,11 +12,11 @@ from metaprior.prior.modes import (
     FARTHEST,
     GRADIENT_TOLERANCE,
     Mode,
+    collapse,
     common_curve,
     find_mode,
     free_parameters,
     log_density,
-    with_curve,
 )
 from metaprior.prior.process import deformations
 from metaprior.tasks.types import Task
@@ -109,7 +109,7 @@ def test_a_start_at_which_nothing_can_be_computed():
 @pytest.mark.parametrize("input_dim", [1, 2, 8])
 def test_the_common_curve_is_the_posterior_mean_of_the_target(input_dim, environment):
     layout, theta, blocks, points = make_problem(OWN_SMOOTH if environment else SMOOTH, input_dim)
-    collapsed = log_density(layout, theta, blocks, points)[2]
+    collapsed = collapse([part.given() for part in log_density(layout, theta, blocks, points).parts])
     curve = common_curve(Mode(layout, theta, 0.0, np.eye(len(theta))), collapsed, points)
     x = np.random.default_rng(3).normal(size=(5, input_dim))
     [block] = make_blocks([Task(x, np.zeros(5))], np.ones(1), np.ones(1), points, layout.columns)
@@ -130,13 +130,3 @@ def test_slopes_of_the_common_curve_against_finite_differences(input_dim):
         change = step * np.eye(input_dim)[j]
         expected = (deformations(x + change, *curve, 0) - deformations(x - change, *curve, 0)) / (2.0 * step)
         np.testing.assert_allclose(found[:, 1 + j], expected[:, 0], rtol=1e-6, atol=1e-7)
-
-
-def test_blocks_get_the_functions_of_the_common_curve():
-    tasks = make_tasks(2)
-    points = place_points(tasks)
-    layout, curve = Layout(CURVE, Columns(2)), make_curve(np.random.default_rng(0), points, Columns(2))
-    blocks = make_blocks(tasks, np.ones(6), IS_TARGET, points, layout.columns)
-    for block in with_curve(blocks, curve, layout):
-        for x, mask, found in zip(block.x, block.mask, block.curve, strict=True):
-            np.testing.assert_allclose(found, deformations(x, *curve, 2) * mask[:, None], rtol=1e-12)

@@ -8,12 +8,9 @@ from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, make_problem, make_t
 from hand_made_priors import CURVE, SMOOTH, make_prior, make_terms
 from metaprior.prior import shapes as module
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.columns import Columns
-from metaprior.prior.layout import Layout
 from metaprior.prior.modes import collapse, with_curve
-from metaprior.prior.process import NOISE_FLOOR, add_noise
+from metaprior.prior.process import add_noise
 from metaprior.prior.shapes import PRIOR_TASKS, Shapes
-from metaprior.tasks.types import Task
 
 OWN_CURVE = make_terms("curve", "deviation", "deformation", "environment")
 MATERN = make_terms("curve", "deviation", "deformation", kernel="matern32")
@@ -90,45 +87,5 @@ def test_one_iteration_is_the_posterior_of_all_shapes_and_the_mean_at_once(monke
     assert found_noise == pytest.approx(np.diagonal(second_moment)[places[-1].stop :].mean(), rel=1e-6)
 
 
-@pytest.mark.parametrize("input_dim", [1, 2, 8])
-def test_the_covariance_stays_symmetric_and_positive_definite(input_dim):
-    shapes = shapes_of(*make_problem(CURVE, input_dim))
-    covariance, noise = shapes.learn()
-    np.testing.assert_array_equal(covariance, covariance.T)
-    share = PRIOR_TASKS / (PRIOR_TASKS + COUNTS.sum())
-    assert np.linalg.eigvalsh(covariance - share * np.diag(shapes.initial)).min() > -1e-10
-    assert noise > 0.0
-
-
 def test_a_given_noise_is_kept():
     assert shapes_of(*make_problem(CURVE, 1, log_noise=-1.3)).learn()[1] == pytest.approx(np.exp(-2.6))
-
-
-def test_counting_twice_is_being_listed_twice():
-    tasks, counts = make_tasks(2), np.where(np.arange(6) == 2, 2.0, 1.0)
-    layout, theta, blocks, points = make_problem(CURVE, 2, counts=counts)
-    copied = make_problem(CURVE, 2, None, [*tasks, tasks[2]], np.ones(7), np.ones(7))[2]
-    found, expected = (shapes_of(layout, theta, each, points).learn() for each in (blocks, copied))
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-8, atol=1e-10)
-    assert found[1] == pytest.approx(expected[1])
-
-
-def test_with_many_tasks_a_known_covariance_is_recovered():
-    rng, n_tasks, noise_std = np.random.default_rng(0), 500, 0.1
-    points = np.linspace(-1.5, 1.5, 5)[:, None]
-    root = np.array([[1.0, 0.0], [0.8, 0.2], [0.0, 0.7], [-0.6, 0.3], [-0.9, 0.0]])
-    truth = root @ root.T + 0.05 * np.eye(5)
-    y = rng.multivariate_normal(np.zeros(5), truth + noise_std**2 * np.eye(5), n_tasks)
-    layout = Layout(SMOOTH, Columns(1), float(np.log(noise_std)))
-    tasks = [Task(points, each) for each in y]
-    blocks = make_blocks(tasks, np.ones(n_tasks), np.ones(n_tasks), points, layout.columns)
-    shapes = shapes_of(layout, layout.center, blocks, points)
-    covariance, noise = shapes.learn()
-    errors = []
-    for each in (covariance, np.diag(shapes.initial)):
-        [given] = shapes.given(each, noise)
-        found = given.covariance[0] - (noise + NOISE_FLOOR) * np.eye(5)
-        total = np.diagonal(truth) + noise_std**2
-        errors.append(np.abs(found - truth) / np.sqrt((np.outer(total, total) + truth**2) / n_tasks))
-    assert errors[0].max() < 4.0
-    assert errors[1].max() > 15.0

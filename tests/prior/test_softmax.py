@@ -5,7 +5,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from label_problems import as_tasks, dense_evidence, kernel, make_block
-from scipy.optimize import brentq
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -100,18 +99,6 @@ def test_algebra_of_the_curvature_is_that_of_dense_matrices(n_classes, scale):
             np.testing.assert_allclose(value[i][:, kept].ravel(), expected, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("n_classes", [2, 3, 20])
-def test_one_sample(n_classes, scale):
-    """By symmetry t is K (1 - p) for its class and -K (1 - p) / (k - 1) for the others, with p = softmax(t)."""
-    ratio = n_classes / (n_classes - 1)
-    p = brentq(lambda p: np.log(p / (1 - p) * (n_classes - 1)) - scale * (1 - p) * ratio, 1e-12, 1 - 1e-12)
-    a, _, found = modes(one_task([1], np.array([[scale]]), n_classes))
-    expected = np.where(np.arange(n_classes) == 1, 1 - p, -(1 - p) / (n_classes - 1))
-    np.testing.assert_allclose(a[0, :, 0], expected[-a.shape[1] :], atol=1e-5)
-    np.testing.assert_allclose(found.probabilities[0, -n_classes + 1, 0], p, rtol=1e-5)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 def test_separable_classes_have_finite_latent_functions(scale):
     x, y = np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4)
@@ -183,32 +170,6 @@ def test_a_mode_that_is_not_found_is_told(monkeypatch):
     block = make_block(2, (6, 1), (3, 3), scale=100.0)
     monkeypatch.setattr("metaprior.likelihoods.softmax.MAX_STEPS", 2)
     assert not find_modes(block.labels, np.zeros(block.labels.y.shape))[1][0]
-
-
-def test_tasks_do_not_affect_each_other():
-    block = make_block(2, (6, 3, 5), (3, 3, 3), scale=30.0)
-    together = modes(block.labels)[0]
-    for i in range(3):
-        np.testing.assert_allclose(modes(block.labels.take(np.array([i])))[0][0], together[i], atol=1e-10)
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 10_000), n_classes=st.integers(3, 5))
-def test_permuted_classes_and_samples_have_permuted_modes(seed, n_classes):
-    rng, block = np.random.default_rng(seed), make_block(seed, (6,), (n_classes,))
-    labels, classes, samples = block.labels, rng.permutation(n_classes), rng.permutation(6)
-    turned = labels._replace(
-        y=labels.y[:, classes][..., samples], covariance=labels.covariance[:, samples][..., samples]
-    )
-    np.testing.assert_allclose(modes(turned)[1], modes(labels)[1][:, classes][..., samples], atol=1e-4)
-    np.testing.assert_allclose(evidence(turned), evidence(labels), rtol=1e-9)
-
-
-def test_two_classes_that_change_places_have_the_opposite_mode():
-    labels = make_block(4, (6, 3), (2, 2)).labels
-    turned = labels._replace(y=labels.mask[:, None] - labels.y)
-    np.testing.assert_allclose(modes(turned)[1], -modes(labels)[1], atol=1e-5)
-    np.testing.assert_allclose(evidence(turned), evidence(labels), rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 from scipy.stats import multivariate_normal, norm
-from small_problems import make_problem
 
 from hand_made_priors import LINES
 from metaprior.prior import shapes
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import Columns
-from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, own_lines, terms_of
+from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, terms_of
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import collapse
+from metaprior.prior.process import mapped
 from metaprior.prior.shapes import GRID, NODES, ONE_SCALE, SHIFTS, SPREADS, TaskScales, _best, _evidence, learn_scales
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
@@ -60,7 +60,10 @@ def test_the_distribution_of_scales_is_the_mode_of_its_posterior():
 def given_of(layout, theta, blocks, points):
     """What `learn_scales` needs."""
     parts = [layout.at(theta, points).on(block) for block in blocks]
-    given, lines = [part.given() for part in parts], [own_lines(layout.find("line"), part) for part in parts]
+    given, lines = (
+        [part.given() for part in parts],
+        [mapped(part.block.line, layout.find("line").own_map(part.at)) for part in parts],
+    )
     return given, lines, [block.mask for block in blocks], collapse(given), layout.noise_variance(theta)
 
 
@@ -112,17 +115,6 @@ def test_different_noises_give_a_spread():
     assert np.log(0.3 * found.factors[2]) == pytest.approx(np.log(np.sqrt(0.1)), abs=0.26)
 
 
-@pytest.mark.parametrize("noise_only", [True, False])
-def test_a_known_spread_and_shift_are_recovered(noise_only):
-    """To within a step of their grids, which is more than two standard errors with 150 tasks of 12 readings."""
-    logs = np.log(0.2) + np.random.default_rng(1).normal(0.0, 0.5, 150)
-    found = learn_scales(*problem(noisy_tasks(np.exp(logs)), float(np.log(0.2)) + 0.5), noise_only=noise_only)
-    assert found.noise_only == noise_only
-    log_noises = np.log(found.factors) + np.log(0.2) + 0.5
-    assert log_noises[1] - log_noises[0] == pytest.approx(0.5, abs=0.21)
-    assert log_noises[2] == pytest.approx(np.log(0.2), abs=0.26)
-
-
 def smooth_parameters(layout):
     theta = layout.center.copy()
     theta[layout.places["deviation"]] = np.log(0.6)
@@ -156,56 +148,15 @@ def test_neither_padding_nor_a_split_into_counts_matters():
         assert other.noise_only == padded.noise_only
 
 
-def test_tasks_without_count_are_ignored():
-    tasks = noisy_tasks([0.3] * 20 + [3.0] * 3)
-    quiet = np.repeat([1.0, 0.0], [20, 3])
-    assert learn_scales(*problem(tasks, float(np.log(0.3)), counts=quiet)) is ONE_SCALE
-    assert len(learn_scales(*problem(tasks, float(np.log(0.3)))).factors) == len(NODES)
-
-
 def fitted(tasks, noise_std=None):
     training = TrainingTasks(identity_scaling(1), tasks, np.ones(len(tasks)), np.ones(len(tasks)))
     return fit_families(training, False, noise_std)
-
-
-def test_a_quiet_task_gets_narrower_bands_than_a_noisy_one():
-    prior = fitted(noisy_tasks([0.1] * 15 + [1.0] * 15, 8)).priors[LINEAR]
-    assert prior.n_components == len(NODES)
-    assert prior.scales.noise_only
-    x = np.linspace(-2.0, 2.0, 8)[None, :, None].repeat(2, axis=0)
-    wiggle = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0, 1.0, -1.0])
-    y = x[..., 0] + np.array([[0.1], [1.0]]) * wiggle
-    prediction = prior.marginals(prior.condition(x, y, np.ones((2, 8), bool)), x[:, :1])
-    weights = np.exp(prediction.log_weights)
-    noise_std = np.sqrt(np.exp(2.0 * prediction.parameters[:, 0]) @ weights)
-    assert 0.05 < noise_std[0] < 0.3
-    assert 0.6 < noise_std[1] < 2.0
-    std = np.sqrt(np.sum(weights * prediction.variance[..., 0], axis=0))
-    assert std[0] < 0.5 * std[1]
-
-
-def test_a_calm_task_gets_narrower_bands_where_there_are_no_readings():
-    """If smooth deviations differ, then readings of a calm task say that it is calm elsewhere too."""
-    prior = fitted(wavy_tasks([0.1] * 12 + [1.0] * 12)).priors[SMOOTH]
-    assert not prior.scales.noise_only
-    contexts = [wavy_tasks([std], 10, seed=9)[0] for std in (0.1, 1.0)]
-    x, y = (np.stack([each[i] for each in contexts]) for i in (0, 1))
-    prediction = prior.marginals(prior.condition(x, y, np.ones((2, 10), bool)), np.full((2, 1, 1), 4.0))
-    weights = np.exp(prediction.log_weights)
-    std = np.sqrt(np.sum(weights * prediction.variance[..., 0], axis=0))
-    assert std[0] < 0.5 * std[1]
 
 
 def test_with_a_given_noise_all_tasks_have_it():
     for prior in fitted(noisy_tasks([0.1] * 10 + [1.0] * 10, 8), 0.4).priors.values():
         assert prior.scales is ONE_SCALE
         np.testing.assert_allclose(prior.factors.noise, [0.16])
-
-
-def test_for_lines_both_kinds_are_the_same():
-    given = given_of(*make_problem(LINES, 1))
-    alike = [learn_scales(*given, kind) for kind in (True, False)]
-    np.testing.assert_allclose(alike[0].factors, alike[1].factors)
 
 
 def test_scales_are_compared_as_new_tasks_are_predicted(monkeypatch):

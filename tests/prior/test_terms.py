@@ -6,19 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tinygp
-from scipy.optimize import approx_fprime
-from scipy.spatial.distance import cdist
 from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, blocks_of, make_problem, make_tasks
 from test_member_files import read_back
 
-from hand_made_priors import ALL_TERMS, CURVE, LINES, SMOOTH, TERMS_OF_COVARIATES, make_prior, make_terms
+from hand_made_priors import ALL_TERMS, LINES, SMOOTH, TERMS_OF_COVARIATES, make_prior, make_terms
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import MAX_ARD, Columns
 from metaprior.prior.features import with_features
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import log_density, with_curve
-from metaprior.prior.process import KERNELS, NOISE_FLOOR, add_noise
-from metaprior.prior.terms import COMMON_STD, JITTER
+from metaprior.prior.modes import collapse, log_density, with_curve
+from metaprior.prior.process import KERNELS
 from metaprior.tasks.types import Task
 
 SHARED = replace(MIXED, separate=False)
@@ -92,7 +89,8 @@ def test_the_process_of_a_new_task_is_that_of_the_fit(terms, columns):
 
 
 def everything_of(layout, theta, blocks, points):
-    value, slope, collapsed = log_density(layout, theta, blocks, points)
+    value, slope, parts = log_density(layout, theta, blocks, points)
+    collapsed = collapse([part.given() for part in parts])
     return np.concatenate([[value], slope, collapsed.mean, (collapsed.root @ collapsed.root.T).ravel()])
 
 
@@ -153,84 +151,6 @@ def test_deviations_against_tinygp(x64, input_dim, name):
             np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values())
-def test_slopes_of_kernels(kernel):
-    for squared in (0.01, 0.7, 5.0, 60.0):
-        [expected] = approx_fprime(np.array([squared]), lambda s: np.log(kernel.value(s)), 1e-6)
-        assert kernel.slope(squared) == pytest.approx(expected, rel=1e-4)
-    assert kernel.value(np.zeros(1)) == pytest.approx(1.0)
-    assert np.isfinite(kernel.slope(np.zeros(1)))
-
-
-@pytest.mark.parametrize("input_dim", [1, 2, 8])
-def test_common_means_against_tinygp(x64, input_dim):
-    """F F' is the covariance of the common mean: a line, and a curve exact at the inducing points."""
-    layout, theta, _, points = make_problem(SMOOTH, input_dim)
-    blocks = make_blocks([Task(points, np.zeros(len(points)))], np.ones(1), np.ones(1), points, layout.columns)
-    [features] = parts_of(layout, theta, blocks, points)[0].features
-    trend = np.full(1 + input_dim, COMMON_STD)
-    if input_dim > MAX_ARD:
-        trend[1:] = layout.scale(theta, "trend")[0]
-    lengths, scale = layout.scale(theta, "mean_lengths"), layout.scale(theta, "mean")[0]
-    kernel = linear_kernel(trend) + smooth_kernel(PEERS["rbf"](), scale, lengths, input_dim)
-    expected = np.asarray(kernel(jnp.asarray(points), jnp.asarray(points)))
-    np.testing.assert_allclose(features @ features.T, expected, rtol=0, atol=2.0 * JITTER * scale**2)
-
-
-def test_the_common_curve_between_inducing_points_is_their_regression():
-    layout, theta, _, points = make_problem(SMOOTH, 2)
-    lengths, scale = layout.scale(theta, "mean_lengths"), layout.scale(theta, "mean")[0]
-
-    def kernel(x, z):
-        return np.exp(-0.5 * cdist(x / lengths, z / lengths, "sqeuclidean"))
-
-    x = np.random.default_rng(5).normal(size=(4, 2))
-    blocks = make_blocks([Task(x, np.zeros(4))], np.ones(1), np.ones(1), points, layout.columns)
-    functions = parts_of(layout, theta, blocks, points)[0].features[0][:, 3:]
-    inner = kernel(points, points) + JITTER * np.eye(len(points))
-    expected = scale**2 * kernel(x, points) @ np.linalg.solve(inner, kernel(points, x))
-    np.testing.assert_allclose(functions @ functions.T, expected, rtol=1e-7)
-
-
-@pytest.mark.parametrize("terms", [LINES, SMOOTH])
-def test_the_target_has_a_deviation_of_the_common_mean(terms):
-    layout, theta, blocks, points = make_problem((*terms, *make_terms("environment")[1:]), 2)
-    plain, rest = Layout(terms, Columns(2)), np.delete(theta, layout.places["environment"])
-    pairs = zip(parts_of(plain, rest, blocks, points), parts_of(layout, theta, blocks, points), strict=True)
-    for common, both in pairs:
-        own = np.exp(theta[-1]) * common.block.is_target[:, None, None] * common.features
-        np.testing.assert_allclose(both.features, np.concatenate([common.features, own], axis=-1))
-
-
-def test_tasks_scale_and_shift_the_common_curve():
-    layout, theta, blocks, points = make_problem(CURVE, 2)
-    without, rest = Layout(SMOOTH, Columns(2)), np.delete(theta, layout.places["deformation"])
-    stds = layout.scale(theta, "deformation")
-    assert stds.shape == (3,)
-    pairs = zip(parts_of(layout, theta, blocks, points), parts_of(without, rest, blocks, points), strict=True)
-    for part, plain in pairs:
-        expected = np.einsum("tij,j,tkj->tik", part.block.curve, stds**2, part.block.curve)
-        np.testing.assert_allclose(part.covariance() - plain.covariance(), expected, atol=1e-12)
-
-
-def test_noise_is_added_to_readings_and_padding_becomes_the_identity():
-    mask = np.array([[1.0, 1.0, 0.0]])
-    covariance = np.array([[[2.0, 0.5, 0.0], [0.5, 3.0, 0.0], [0.0, 0.0, 0.0]]])
-    expected = np.array([[[2.3, 0.5, 0.0], [0.5, 3.3, 0.0], [0.0, 0.0, 1.0]]])
-    np.testing.assert_allclose(add_noise(covariance, mask, 0.3 - NOISE_FLOOR), expected, rtol=1e-14)
-
-
-@pytest.mark.parametrize("log_noise", [None, -1.3])
-def test_noise_given_or_learned(log_noise):
-    layout, theta, blocks, points = make_problem(LINES, 1, log_noise)
-    noise = np.exp(2.0 * (theta[0] if log_noise is None else log_noise))
-    assert layout.noise_variance(theta) == pytest.approx(noise)
-    assert ("noise" in layout.places) == (log_noise is None)
-    for part in parts_of(layout, theta, blocks, points):
-        diagonal = np.diagonal(part.given().covariance - part.covariance(), axis1=1, axis2=2)
-        np.testing.assert_allclose(diagonal, np.where(part.block.mask == 1.0, noise + NOISE_FLOOR, 1.0))
-
-
 def test_the_hyper_prior_of_every_group():
     layout = Layout(UNCORRELATED, Columns(2))
     assert layout.places == {
@@ -252,7 +172,7 @@ def test_the_hyper_prior_of_every_group():
     many = Layout(UNCORRELATED, Columns(MAX_ARD + 1))
     sizes = {name: place.stop - place.start for name, place in many.places.items()}
     assert (sizes["line"], sizes["trend"], sizes["lengths"], sizes["deformation"]) == (2, 1, 1, 1)
-    at = many.at(np.log(np.arange(1.0, 1.0 + len(many.center))), np.zeros((1, MAX_ARD + 1))).parameters
+    at = many.at(np.log(np.arange(1.0, 1.0 + len(many.center))), np.zeros((1, MAX_ARD + 1)))
     np.testing.assert_allclose(many.find("line").stds(at), [2.0] + [3.0] * (MAX_ARD + 1))
 
 
@@ -260,7 +180,7 @@ def test_the_density_adds_the_hyper_prior():
     layout, theta, blocks, points = make_problem(LINES, 1)
     without = log_density(layout, theta, blocks, points)
     z = (theta - layout.center) / layout.spread
-    assert without[0] == pytest.approx(without[2].value - 0.5 * np.sum(z**2))
+    assert without[0] == pytest.approx(collapse([part.given() for part in without.parts]).value - 0.5 * np.sum(z**2))
 
 
 def test_starting_points_vary_the_length_scales():

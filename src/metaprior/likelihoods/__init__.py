@@ -11,6 +11,7 @@ from metaprior.likelihoods.counts import NegativeBinomial, Poisson
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.likelihoods.ordinal import Ordinal
 from metaprior.likelihoods.student import StudentT
+from metaprior.linalg import Array
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.name: kind for kind in (Gaussian, StudentT, Poisson, NegativeBinomial, Ordinal)
@@ -26,7 +27,7 @@ class LikelihoodHint(UserWarning):
 
 
 def make_likelihood(name: str, **fields: Any) -> Likelihood:
-    """Return the likelihood of a name, with what it has learned of the y of a fit."""
+    """Return the likelihood of a name, with its fields."""
     return LIKELIHOODS[name](**fields)
 
 
@@ -35,7 +36,7 @@ def names_where(wanted: Any) -> Sequence[str]:
     return [name for name, kind in LIKELIHOODS.items() if wanted(kind)]
 
 
-def suggestion(y: np.ndarray) -> Message | None:
+def suggestion(y: Array) -> Message | None:
     """Return a hint in words if the values of y suggest counts or ranks, else None."""
     if len(y) < MIN_READINGS or (y != np.floor(y)).any():
         return None
@@ -48,9 +49,9 @@ def suggestion(y: np.ndarray) -> Message | None:
     return next((hint for hint in hints if hint is not None), None)
 
 
-def warn_if_suggested(y: np.ndarray) -> None:
+def warn_if_suggested(y: Array) -> None:
     """Warn if the values of y suggest another likelihood than the Gaussian one, which they are fitted with."""
     found = suggestion(y)
     if found is not None:
-        used = ". The Gaussian likelihood is used: its bands may leave what y can be."
+        used = ". The Gaussian likelihood is used: its intervals may include impossible values."
         warn_caller(Message(found, used), LikelihoodHint)

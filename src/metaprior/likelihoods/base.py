@@ -1,11 +1,8 @@
-"""What is observed of a latent function: the contract of a likelihood, and quadrature over Gaussian latent functions.
+"""The contract of a likelihood p(y | t), and averages over a Gaussian latent function t.
 
-A likelihood p(y | t) has a few parameters, such as the logarithm of the noise. It knows its expected logarithm under
-t ~ N(mean, variance), which a fit maximizes, and its average p(y), which a prediction reports. Arrays broadcast:
-parameters have one axis more than the others, their last. An exposure e of counts is no matter of theirs: log e is a
-part of t.
-
-Likelihoods that users write for `metaprior.wfem`: what y is given t, averaged over t by quadrature.
+A fit maximizes the expected logarithm of p(y | t) under t ~ N(mean, variance). A prediction is the average of p(y | t).
+Arrays broadcast. Parameters, such as the logarithm of the noise, have one more axis than the others, their last. The
+exposure e of counts is not among them: log e is a part of t.
 """
 
 from abc import ABC, abstractmethod
@@ -17,71 +14,67 @@ import numpy as np
 from scipy.special import logsumexp
 
 from metaprior.checks import Message
+from metaprior.linalg import Array
 from metaprior.tasks.types import as_numbers
 
-LARGEST_COUNT = 2.0**53  # integers from there on have gaps
+LARGEST_COUNT = 2.0**53  # larger integers have gaps
 N_NODES = 20  # of Gauss-Hermite quadrature
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(N_NODES)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
-EVEN_STEP, FARTHEST = 0.25, 7.0
-EVEN = np.arange(-FARTHEST, FARTHEST + 0.5 * EVEN_STEP, EVEN_STEP)  # nodes of the trapezoid rule, of a standard normal
-EVEN_WEIGHTS = np.exp(-0.5 * EVEN**2) / np.sum(np.exp(-0.5 * EVEN**2))
 # The trapezoid rule for log p(y | t) and its derivatives converges exponentially: they are analytic up to about three
 # units from the real line, so that a step of 1.5 of t errs by 1e-4 of the curvature. Beyond a standard deviation of
 # t of 1.5 * 2**MOST_HALVINGS the step grows.
 STEP_OF_T, FARTHEST_OF_T, MOST_HALVINGS = 1.5, 6.0, 5
+LEAST = 1e-300  # probability of a tail
 
 
 class Expected(NamedTuple):
     """E[log p(y | t)] over t ~ N(mean, variance), or a lower bound of it, and its derivatives."""
 
-    value: np.ndarray
-    slope: np.ndarray  # by the mean
-    precision: np.ndarray  # minus twice the derivative by the variance; positive
-    by_parameters: np.ndarray | None = None  # (..., parameters), if asked for
+    value: Array
+    slope: Array  # by the mean
+    precision: Array  # minus twice the derivative by the variance; positive
+    by_parameters: Array | None = None  # (..., parameters), if asked for
 
 
 class Start(NamedTuple):
     """Gaussian readings of t that stand for y, to start a fit from."""
 
-    reading: np.ndarray
-    variance: np.ndarray
+    reading: Array
+    variance: Array
 
 
 class Broad(NamedTuple):
     """A distribution of y that does not depend on inputs: a likelihood under t ~ N(mean, variance)."""
 
     likelihood: "Likelihood"
-    mean: np.ndarray
+    mean: Array
     variance: float
-    parameters: np.ndarray
+    parameters: Array
 
 
 class Prediction(NamedTuple):
-    """Gaussian components of the latent function t of a member that predicts numbers.
+    """Gaussian components of the latent function t, in the units of y if the noise is Gaussian."""
 
-    In units of t: of y for Gaussian noise.
-    """
-
-    mean: np.ndarray  # (components, tasks, queries)
-    variance: np.ndarray  # the same
-    parameters: np.ndarray  # of the likelihood, (components, parameters)
-    log_weights: np.ndarray | None = None  # (components, tasks), normalized over components; None: equal weights
-    offset: np.ndarray | None = None  # (tasks, queries): log exposure, which is not in the mean yet
+    mean: Array  # (components, tasks, queries)
+    variance: Array  # the same
+    parameters: Array  # of the likelihood, (components, parameters)
+    log_weights: Array | None = None  # (components, tasks), normalized over components; None: equal weights
+    offset: Array | None = None  # (tasks, queries): log exposure, which is not in the mean yet
 
 
 class Integers(NamedTuple):
-    """Readings that are all integers, in which a likelihood looks for its own kind."""
+    """Readings that are all integers, from which a likelihood may be suggested."""
 
-    y: np.ndarray
-    seen: np.ndarray  # different values, ascending
-    counts: np.ndarray  # of each
+    y: Array
+    seen: Array  # different values, ascending
+    counts: Array  # of each
     skewness: float
 
 
 @dataclass(frozen=True)
 class Likelihood(ABC):
-    """The likelihood of an observation y given a latent number t. Its fields are what is learned of y before a fit."""
+    """The likelihood of an observation y given a latent number t. Its fields are learned from y before a fit."""
 
     name: ClassVar[str]
     outputs: ClassVar[str] = "readings"  # what messages call y: readings, counts or ranks
@@ -94,17 +87,18 @@ class Likelihood(ABC):
     form_words: ClassVar[str] = ""  # what the form of the page calls it, in messages that advise it
     noise_words: ClassVar[str] = "has no noise"  # why its noise cannot be given
     stored_fields: ClassVar[dict[str, Any]] = {}  # types of its fields in files, with their limits, as msgspec has them
+    logarithms_of: ClassVar[tuple[str, ...]] = ()  # names of what the parameters are logarithms of
 
-    def __call__(self, values: Any, name: str) -> np.ndarray:
+    def __call__(self, values: Any, name: str) -> Array:
         """Return checked values of y, named in errors as given."""
         array = as_numbers(values, name)
         self.check(array, name)
         return array
 
-    def check(self, y: np.ndarray, name: str) -> None:  # noqa: B027
+    def check(self, y: Array, name: str) -> None:  # noqa: B027
         """Raise if a number cannot be observed."""
 
-    def allow(self, y: np.ndarray) -> bool:
+    def allow(self, y: Array) -> bool:
         """Return whether all numbers can be observed."""
         try:
             self.check(y, "y")
@@ -112,8 +106,8 @@ class Likelihood(ABC):
             return False
         return True
 
-    def learned(self, y: Iterable[np.ndarray]) -> "Likelihood":
-        """Return the likelihood with what it learns of all checked y of a fit, given in parts."""
+    def learned(self, y: Iterable[Array]) -> "Likelihood":
+        """Return the likelihood with the fields that the checked y of a fit have, given in parts."""
         return self
 
     @classmethod
@@ -131,83 +125,80 @@ class Likelihood(ABC):
         return {"name": self.name, **asdict(self)}
 
     @property
-    @abstractmethod
     def n_parameters(self) -> int:
         """Number of parameters."""
+        return len(self.logarithms_of)
 
-    @abstractmethod
-    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+    def start(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Start:
         """Return Gaussian readings of t ~ N(mean, variance), one by one."""
+        self._not_of_the_default()
 
-    @abstractmethod
-    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return about what t is for all readings of a fit, from which it takes the units of t."""
+    def latent(self, y: Array, parameters: Array) -> Array:
+        """Return about what t is for all readings of a fit, which give t its units."""
+        self._not_of_the_default()
 
-    @abstractmethod
-    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def initial(self, y: Array, weights: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of the hyper-prior of the parameters, given all weighted readings."""
+        self._not_of_the_default()
 
-    @abstractmethod
-    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
+    def broad(self, y: Sequence[Array], offsets: Sequence[Array]) -> Broad:
         """Return a distribution as broad as the y of all tasks; `offsets` are their log exposures."""
+        self._not_of_the_default()
 
-    @abstractmethod
-    def expected(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
-    ) -> Expected:
+    def expected(self, y: Array, mean: Array, variance: Array, parameters: Array, gradient: bool = False) -> Expected:
         """Return E[log p(y | t)] over t ~ N(mean, variance), with derivatives by the parameters if asked for."""
+        self._not_of_the_default()
+
+    def _not_of_the_default(self) -> NoReturn:
+        raise TypeError(f"The likelihood {self.name!r} is fitted by metaprior.wfem only.")
 
     @abstractmethod
-    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    def log_density(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         """Return log E[p(y | t)]."""
 
     @abstractmethod
-    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    def cdf(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         """Return E[P(Y <= y | t)]."""
 
     @abstractmethod
-    def log_far_tail(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
-    ) -> np.ndarray:
+    def log_far_tail(self, y: Array, mean: Array, variance: Array, parameters: Array, upper: bool) -> Array:
         """Return about log P(Y >= y), or log P(Y <= y), of y far from the mean on that side, however small."""
 
     @abstractmethod
-    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moments(self, mean: Array, variance: Array, parameters: Array) -> tuple[Array, Array]:
         """Return mean and variance of y."""
 
     @abstractmethod
-    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def draw(self, t: Array, parameters: Array, rng: np.random.Generator) -> Array:
         """Draw y given t."""
 
     @abstractmethod
-    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    def noise(self, mean: Array, parameters: Array) -> Array:
         """Return about the variance of the noise that y has as a reading of t."""
 
-    def quantile(
-        self, means: np.ndarray, variances: np.ndarray, parameters: np.ndarray, weights: np.ndarray, level: float
-    ) -> np.ndarray | None:
+    def quantile(self, means: Array, variances: Array, parameters: Array, weights: Array, level: float) -> Array | None:
         """Return the quantile of mixtures (components, points), if there is a better way than bisection of the cdf."""
         return None
 
-    def doubtful_mean(self, mean: np.ndarray, latent: Any, parameters: np.ndarray) -> tuple[np.ndarray | bool, str]:
+    def doubtful_mean(self, mean: Array, latent: Any, parameters: Array) -> tuple[Array | bool, str]:
         """Return where the mean of y says so little that the median replaces it, and a warning, or nothing.
 
         `latent` is the mixture of t.
         """
         return False, ""
 
-    def stretched(self, parameters: np.ndarray, factor: float) -> np.ndarray:
+    def stretched(self, parameters: Array, factor: float) -> Array:
         """Return the parameters of predictions whose latent functions are stretched by a factor."""
         return parameters
 
-    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
+    def describe(self, parameters: Array) -> dict[str, float | list[float]]:
         """Return the parameters by the names that users know."""
-        return {}
+        return dict(zip(self.logarithms_of, np.exp(parameters).tolist(), strict=True))
 
 
 def averages_over_t(
-    of_t: Callable[..., tuple[np.ndarray, ...]], mean: np.ndarray, variance: np.ndarray, *others: np.ndarray
-) -> list[np.ndarray]:
+    of_t: Callable[..., tuple[Array, ...]], mean: Array, variance: Array, *others: Array
+) -> list[Array]:
     """Return the averages of all that `of_t(t, *others)` returns over t ~ N(mean, variance).
 
     The wider t is, the more nodes it has: where there are too few, precisions err by tens of percent.
@@ -216,7 +207,7 @@ def averages_over_t(
     std = np.sqrt(variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         halvings = np.nan_to_num(np.clip(np.ceil(np.log2(std / STEP_OF_T)), 0, MOST_HALVINGS))
-    found: list[np.ndarray] = []
+    found: list[Array] = []
     for n in np.unique(halvings).tolist():
         some = halvings == n
         step = 0.5**n
@@ -230,104 +221,69 @@ def averages_over_t(
     return found or [np.empty(mean.shape) for _ in of_t(mean[..., None], *(each[..., None] for each in rest))]
 
 
-def nodes_of(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the nodes of t ~ N(mean, variance) for `NODE_WEIGHTS`, (..., nodes)."""
-    return mean[..., None] + np.sqrt(variance)[..., None] * NODES
+def trapezoid(farthest: float, step: float = 0.25) -> tuple[Array, Array]:
+    """Return nodes and weights of the trapezoid rule for averages over a standard normal variable."""
+    nodes = np.arange(-farthest, farthest + 0.5 * step, step)
+    weights = np.exp(-0.5 * nodes**2)
+    return nodes, weights / weights.sum()
 
 
-LEAST = 1e-300  # probability of a tail
-# Nodes of the trapezoid rule, of a standard normal: so far out that E[exp(2 t)] is precise up to a deviation of 4.
-GRID = np.arange(-14.0, 14.125, 0.25)
-GRID_WEIGHTS = np.exp(-0.5 * GRID**2) / np.sum(np.exp(-0.5 * GRID**2))
+def nodes_of(mean: Array, variance: Array, nodes: Array = NODES) -> Array:
+    """Return nodes of t ~ N(mean, variance), given those of a standard normal variable, (..., nodes)."""
+    mean, variance = np.broadcast_arrays(mean, variance)
+    return mean[..., None] + np.sqrt(variance)[..., None] * nodes
+
+
+GRID, GRID_WEIGHTS = trapezoid(14.0)  # so far out that E[exp(2 t)] is precise up to a deviation of 4
 
 
 class ConditionalLikelihood(Likelihood):
-    """What y is given t, in NumPy, elementwise. The averages over t ~ N(mean, variance) that predictions need follow.
+    """A likelihood that users write for `metaprior.wfem`: y given t, in NumPy, elementwise.
 
     A subclass has a `name`, `discrete` (whether y are the integers 0, 1, ...) and the four functions with `given`. It
-    has no parameters. Averages are precise for standard deviations of t of up to about 4.
+    has no parameters. Averages over t ~ N(mean, variance) are precise for standard deviations of up to about 4.
     """
 
     @abstractmethod
-    def log_density_given(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
+    def log_density_given(self, y: Array, t: Array) -> Array:
         """Return log p(y | t)."""
 
     @abstractmethod
-    def cdf_given(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
+    def cdf_given(self, y: Array, t: Array) -> Array:
         """Return P(Y <= y | t)."""
 
     @abstractmethod
-    def moments_given(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moments_given(self, t: Array) -> tuple[Array, Array]:
         """Return mean and variance of y given t."""
 
     @abstractmethod
-    def draw_given(self, t: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def draw_given(self, t: Array, rng: np.random.Generator) -> Array:
         """Draw y given t."""
 
-    @property
-    def n_parameters(self) -> int:
-        """None."""
-        return 0
-
-    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return log E[p(y | t)]."""
+    def log_density(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         with np.errstate(all="ignore"):  # far from y
-            at_nodes = self.log_density_given(np.asarray(y)[..., None], _nodes(mean, variance))
+            at_nodes = self.log_density_given(np.asarray(y)[..., None], nodes_of(mean, variance, GRID))
         return np.asarray(logsumexp(at_nodes + np.log(GRID_WEIGHTS), axis=-1))
 
-    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return E[P(Y <= y | t)]."""
+    def cdf(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         with np.errstate(all="ignore"):  # beyond what y can be
-            at_nodes = self.cdf_given(np.asarray(y)[..., None], _nodes(mean, variance))
+            at_nodes = self.cdf_given(np.asarray(y)[..., None], nodes_of(mean, variance, GRID))
         return np.clip(at_nodes, 0.0, 1.0) @ GRID_WEIGHTS
 
-    def log_far_tail(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
-    ) -> np.ndarray:
-        """Return log P(Y >= y), or log P(Y <= y), as far as the distribution function has digits."""
+    def log_far_tail(self, y: Array, mean: Array, variance: Array, parameters: Array, upper: bool) -> Array:
+        """Return the tail as far as the distribution function has digits."""
         below = self.cdf(y - 1.0 if upper and self.discrete else y, mean, variance, parameters)
         return np.log(np.maximum(1.0 - below if upper else below, LEAST))
 
-    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moments(self, mean: Array, variance: Array, parameters: Array) -> tuple[Array, Array]:
         """Return mean and variance of y, by the law of total variance."""
-        means, variances = self.moments_given(_nodes(mean, variance))
+        means, variances = self.moments_given(nodes_of(mean, variance, GRID))
         total = means @ GRID_WEIGHTS
         return total, (variances + (means - total[..., None]) ** 2) @ GRID_WEIGHTS
 
-    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw y given t."""
+    def draw(self, t: Array, parameters: Array, rng: np.random.Generator) -> Array:
         return self.draw_given(t, rng)
 
-    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return zero: it only tells where to look for quantiles first."""
+    def noise(self, mean: Array, parameters: Array) -> Array:
+        """Return zero: the noise only decides where the search for quantiles starts."""
         return np.zeros(np.shape(mean))
-
-    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
-        """Raise: of fits of the default."""
-        self._not_of_the_default()
-
-    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Raise: of fits of the default."""
-        self._not_of_the_default()
-
-    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Raise: of fits of the default."""
-        self._not_of_the_default()
-
-    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
-        """Raise: of fits of the default."""
-        self._not_of_the_default()
-
-    def expected(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
-    ) -> Expected:
-        """Raise: of fits of the default."""
-        self._not_of_the_default()
-
-    def _not_of_the_default(self) -> NoReturn:
-        raise TypeError(f"The likelihood {self.name!r} is fitted by metaprior.wfem only.")
-
-
-def _nodes(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    mean, variance = np.broadcast_arrays(mean, variance)
-    return mean[..., None] + np.sqrt(variance)[..., None] * GRID

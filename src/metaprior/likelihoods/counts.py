@@ -7,16 +7,13 @@ Poisson L = log G with G ~ Gamma(y + 1), for a negative binomial L = log r - log
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.special import betainc, expit, gammaln, log_ndtr, ndtr, pdtr, polygamma, psi
 
 from metaprior.checks import Argument, Message, counted
 from metaprior.likelihoods.base import (
-    EVEN,
-    EVEN_STEP,
-    EVEN_WEIGHTS,
     LARGEST_COUNT,
     NODE_WEIGHTS,
     NODES,
@@ -26,32 +23,36 @@ from metaprior.likelihoods.base import (
     Likelihood,
     Start,
     averages_over_t,
+    nodes_of,
+    trapezoid,
 )
+from metaprior.linalg import Array
 
+EVEN, EVEN_WEIGHTS = trapezoid(7.0)
 LARGEST = 600.0  # exponent
-NARROW = 0.7 * EVEN_STEP  # a threshold this narrow, relative to t, is too narrow for the nodes of t
+NARROW = 0.175  # a threshold this narrow, relative to t, is too narrow for the nodes of t
 NEWTON_STEPS = 12
-SMALL, WIDE = 2.0, 3.0  # counts or r up to which, and variances from which on, p(y | t) N(t) is lopsided
+SMALL, WIDE = 2.0, 3.0  # p(y | t) N(t) is lopsided for counts or r of at most SMALL and variances above WIDE
 EVENLY, NEGLIGIBLE, BEND = 120, 37.0, 6.0  # nodes; what may be left out; where p(y | t) bends
 FAR_STEPS = 40  # of Newton's method, far from the mean
 LEAST_VARIANCE = 1e-12  # of t
 MAX_COUNT = 1e12
-ABSURD = 1000.0  # times the median, from which on users are told not to use the mean
+ABSURD = 1000.0  # times the median: users are warned of a larger mean
 # A hint needs counts that start at zero and are skewed, or positive ones over a wide range.
 SKEWED, COUNT_VALUES = 1.0, 4
 WIDE_RANGE, MEDIAN_COUNT, OVER_DISPERSED = 10, 200.0, 3.0
 
 
 class _Counts(Likelihood):
-    """What both kinds of counts share."""
+    """What both kinds of counts share. Their functions of t take log r, which is infinite for Poisson."""
 
-    outputs: ClassVar[str] = "counts"
-    discrete: ClassVar[bool] = True
-    takes_exposure: ClassVar[bool] = True
-    without_noise: ClassVar[str] = "rate of y"
-    form_words: ClassVar[str] = "counts"
+    outputs = "counts"
+    discrete = True
+    takes_exposure = True
+    without_noise = "rate of y"
+    form_words = "counts"
 
-    def check(self, y: np.ndarray, name: str) -> None:
+    def check(self, y: Array, name: str) -> None:
         """Raise unless all are the integers 0, 1, 2, ..., and not too large."""
         given = Argument("likelihood", self.name)
         bad = (y < 0) | (y != np.floor(y)) | (y > MAX_COUNT)
@@ -65,34 +66,36 @@ class _Counts(Likelihood):
             raise ValueError(Message(expected, given, f"; got {y[bad][0]:g}{advice}."))
 
     @abstractmethod
-    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
-        """Return log r, infinite for Poisson."""
-
-    @abstractmethod
-    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _cdf_given(self, y: Array, t: Array, log_r: Array) -> Array:
         """Return P(Y <= y | t)."""
 
     @abstractmethod
-    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _log_density_given(self, y: Array, t: Array, log_r: Array) -> Array:
         """Return log p(y | t)."""
 
     @abstractmethod
-    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _slopes(self, y: Array, t: Array, log_r: Array) -> tuple[Array, Array]:
         """Return the derivative of log p(y | t), and minus the second one."""
 
     @abstractmethod
-    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _half_deviance(self, y: Array, t: Array, log_r: Array) -> Array:
         """Return the largest log p(y | t) of any t, less that of this t; never negative."""
 
-    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
-        """Return log(y + 1/2), with the variance of a logarithmic count."""
-        return Start(np.log(y + 0.5), 1.0 / (y + 0.5) + np.exp(-self._log_r(parameters)))
+    def _log_r(self, parameters: Array) -> Array:
+        return parameters[..., 0] if self.n_parameters else np.full(parameters.shape[:-1], np.inf)
 
-    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return log(y + 1/2)."""
+    def initial(self, y: Array, weights: Array) -> tuple[Array, Array]:
+        """Expect r around 3, a standard deviation of 60% of the rate, give or take a factor of 3 or so."""
+        return np.ones(self.n_parameters), np.ones(self.n_parameters)
+
+    def start(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Start:
+        """Return log(y + 1/2), with the variance of a logarithmic count."""
+        return Start(self.latent(y, parameters), 1.0 / (y + 0.5) + np.exp(-self._log_r(parameters)))
+
+    def latent(self, y: Array, parameters: Array) -> Array:
         return np.log(y + 0.5)
 
-    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
+    def broad(self, y: Sequence[Array], offsets: Sequence[Array]) -> Broad:
         """Return counts of one rate, that vary as all do."""
         counts, exposure = np.concatenate(y), np.exp(np.concatenate(offsets))
         rate = (counts.sum() + 0.5) / exposure.sum()
@@ -100,20 +103,26 @@ class _Counts(Likelihood):
         excess = np.sum((counts - expected) ** 2 - expected) / np.sum(expected**2)  # 1 / r, by the method of moments
         return Broad(NegativeBinomial(), np.log(rate), 0.0, np.array([-np.log(np.clip(excess, 0.05, 20.0))]))
 
-    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance of y: those of a log-normal rate, and of counts given it."""
+    def moments(self, mean: Array, variance: Array, parameters: Array) -> tuple[Array, Array]:
+        """Return those of a log-normal rate, and of counts given it."""
         with np.errstate(over="ignore"):
             first = np.exp(mean + 0.5 * variance)
-            excess = np.expm1(variance) + np.exp(
-                variance - self._log_r(parameters)
-            )  # E[rate^2] / E[rate]^2 - 1 + 1 / r
-            return first, np.where(np.isinf(first), np.inf, first + np.where(np.isinf(first), 1.0, first) ** 2 * excess)
+            # E[rate^2] / E[rate]^2 - 1 + 1 / r
+            excess = np.expm1(variance) + np.exp(variance - self._log_r(parameters))
+            infinite = np.isinf(first)
+            return first, np.where(infinite, np.inf, first + np.where(infinite, 1.0, first) ** 2 * excess)
 
-    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    def noise(self, mean: Array, parameters: Array) -> Array:
         """Return about the variance of log y given t."""
         return 1.0 / (np.exp(np.minimum(mean, LARGEST)) + 0.5) + np.exp(-self._log_r(parameters))
 
-    def doubtful_mean(self, mean: np.ndarray, latent: Any, parameters: np.ndarray) -> tuple[np.ndarray, str]:
+    def draw(self, t: Array, parameters: Array, rng: np.random.Generator) -> Array:
+        rate, log_r = np.exp(np.minimum(t, 40.0)), np.broadcast_to(self._log_r(parameters), t.shape)
+        if self.n_parameters:
+            rate = rate * rng.gamma(np.exp(log_r)) * np.exp(-log_r)
+        return rng.poisson(np.minimum(rate, 1e18)).astype(np.float64)
+
+    def doubtful_mean(self, mean: Array, latent: Any, parameters: Array) -> tuple[Array, str]:
         """Return where the mean is too large for a count, and a warning where it is far from the median."""
         with np.errstate(divide="ignore", invalid="ignore"):
             absurd = (mean > 1.0) & (np.log(mean) - latent.mean() > np.log(ABSURD))
@@ -128,8 +137,8 @@ class _Counts(Likelihood):
             "standard deviations may be infinite."
         )
 
-    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return E[P(Y <= y | t)], by few or many nodes of t, or with a normal threshold where that is narrow."""
+    def cdf(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
+        """Use few or many nodes of t, or a normal threshold where that is narrow."""
         y, log_r = np.floor(y), self._log_r(parameters)
         y, mean, variance, log_r = np.broadcast_arrays(y, mean, variance, log_r)
         count = np.maximum(y, 0.0)
@@ -142,26 +151,21 @@ class _Counts(Likelihood):
         known = np.zeros(found.shape, bool)
         for wide, nodes, weights in rules:
             some = wide & ~known
-            t = mean[some][:, None] + np.sqrt(variance[some])[:, None] * nodes
-            found[some] = self._conditional_cdf(count[some][:, None], t, log_r[some][:, None]) @ weights
+            t = nodes_of(mean[some], variance[some], nodes)
+            found[some] = self._cdf_given(count[some][:, None], t, log_r[some][:, None]) @ weights
             known |= some
         return np.where(y < 0.0, 0.0, np.where(np.isnan(mean), np.nan, np.minimum(found, 1.0)))
 
-    def log_far_tail(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
-    ) -> np.ndarray:
-        """Return about log P(Y >= y), or log P(Y <= y), of counts far from the mean on that side, however small.
+    def log_far_tail(self, y: Array, mean: Array, variance: Array, parameters: Array, upper: bool) -> Array:
+        """Return the tail of a normal variable at the root of the deviance.
 
-        It is that of a normal variable at the root of the deviance, that of y given t and of t, at the t that has the
-        least. So it is the smaller the farther out y is.
+        That is the deviance of y given t and of t, at the t that has the least: it grows the farther out y is.
         """
         log_r, variance = self._log_r(parameters), np.maximum(variance, LEAST_VARIANCE)
         t = self._mode(y, mean, variance, log_r, FAR_STEPS)
         return log_ndtr(-np.sqrt(2.0 * self._half_deviance(y, t, log_r) + (t - mean) ** 2 / variance))
 
-    def _mode(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, log_r: np.ndarray, n_steps: int
-    ) -> np.ndarray:
+    def _mode(self, y: Array, mean: Array, variance: Array, log_r: Array, n_steps: int) -> Array:
         """Return the mode of p(y | t) N(t), a concave function, by Newton's method from near it."""
         noise = 1.0 / (y + 0.5) + np.exp(-log_r)
         t = (mean * noise + np.log(y + 0.5) * variance) / (noise + variance)
@@ -171,8 +175,8 @@ class _Counts(Likelihood):
             t = t + np.clip(step, -3.0, 3.0)
         return t
 
-    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return log E[p(y | t)], by quadrature around the mode of p(y | t) N(t).
+    def log_density(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
+        """Use quadrature around the mode of p(y | t) N(t).
 
         Of small counts or a small r under a wide N(t) that is lopsided: evenly spaced nodes take the place of those of
         Gauss and Hermite.
@@ -183,7 +187,7 @@ class _Counts(Likelihood):
         t = self._mode(count, mean, variance, log_r, NEWTON_STEPS)
         std = 1.0 / np.sqrt(self._slopes(count, t, log_r)[1] + 1.0 / variance)
         at = t[..., None] + std[..., None] * NODES
-        of_y = self._conditional(count[..., None], at, log_r[..., None])
+        of_y = self._log_density_given(count[..., None], at, log_r[..., None])
         total = of_y - 0.5 * (at - mean[..., None]) ** 2 / variance[..., None] + 0.5 * NODES**2
         largest = np.max(total, axis=-1)
         inner = np.exp(total - largest[..., None]) @ NODE_WEIGHTS
@@ -193,9 +197,7 @@ class _Counts(Likelihood):
             found[lopsided] = self._evenly(*(each[lopsided] for each in (count, mean, variance, log_r, t)))
         return np.where(possible, found, np.where(np.isnan(y) | np.isnan(mean), np.nan, -np.inf))
 
-    def _evenly(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, log_r: np.ndarray, mode: np.ndarray
-    ) -> np.ndarray:
+    def _evenly(self, y: Array, mean: Array, variance: Array, log_r: Array, mode: Array) -> Array:
         """Return log E[p(y | t)] by the trapezoid rule, between where p(y | t) N(t) is negligible on both sides.
 
         The logarithm of p(y | t) rises by y per unit of t far to the left, and falls by r far to the right.
@@ -206,7 +208,9 @@ class _Counts(Likelihood):
         right = np.minimum(widest, np.maximum(bend - mode, 0.0) + NEGLIGIBLE / r + BEND)
         share = (np.arange(EVENLY) + 0.5) / EVENLY
         t = (mode - left)[:, None] + (left + right)[:, None] * share
-        total = self._conditional(y[:, None], t, log_r[:, None]) - 0.5 * (t - mean[:, None]) ** 2 / variance[:, None]
+        total = (
+            self._log_density_given(y[:, None], t, log_r[:, None]) - 0.5 * (t - mean[:, None]) ** 2 / variance[:, None]
+        )
         largest = total.max(axis=1)
         inner = np.exp(total - largest[:, None]).sum(axis=1)
         return largest + np.log(inner * (left + right) / EVENLY) - 0.5 * np.log(2.0 * np.pi * variance)
@@ -218,43 +222,25 @@ class Poisson(_Counts):
     name = "poisson"
     words = "counts (Poisson)"
 
-    @property
-    def n_parameters(self) -> int:
-        """None."""
-        return 0
-
-    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
-        return np.full(parameters.shape[:-1], np.inf)
-
-    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return nothing."""
-        return np.zeros(0), np.zeros(0)
-
-    def expected(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
-    ) -> Expected:
+    def expected(self, y: Array, mean: Array, variance: Array, parameters: Array, gradient: bool = False) -> Expected:
         """Return y E[t] - E[e^t] - log y!, in closed form."""
         rate = np.exp(np.minimum(mean + 0.5 * variance, LARGEST))
         value = y * mean - rate - gammaln(y + 1.0)
         return Expected(value, y - rate, rate, np.zeros((*value.shape, 0)) if gradient else None)
 
-    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _cdf_given(self, y: Array, t: Array, log_r: Array) -> Array:
         return pdtr(y, np.exp(np.minimum(t, LARGEST)))
 
-    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _log_density_given(self, y: Array, t: Array, log_r: Array) -> Array:
         return y * t - np.exp(np.minimum(t, LARGEST)) - gammaln(y + 1.0)
 
-    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _slopes(self, y: Array, t: Array, log_r: Array) -> tuple[Array, Array]:
         rate = np.exp(np.minimum(t, LARGEST))
         return y - rate, rate
 
-    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _half_deviance(self, y: Array, t: Array, log_r: Array) -> Array:
         less = np.log(np.maximum(y, 1.0)) - t  # y log(y / m) - y + m, without the difference of large numbers
         return np.where(y > 0.0, y * np.maximum(less + np.expm1(-less), 0.0), np.exp(np.minimum(t, LARGEST)))
-
-    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw counts given t."""
-        return rng.poisson(np.exp(np.minimum(t, 40.0))).astype(np.float64)
 
 
 class NegativeBinomial(_Counts):
@@ -262,6 +248,7 @@ class NegativeBinomial(_Counts):
 
     name = "negative-binomial"
     words = "counts (negative binomial)"
+    logarithms_of = ("r",)
 
     @classmethod
     def suggested(cls, given: Integers) -> Message | None:
@@ -280,60 +267,34 @@ class NegativeBinomial(_Counts):
             return Message(counts_from, argument)
         return None
 
-    @property
-    def n_parameters(self) -> int:
-        """One, log r."""
-        return 1
-
-    def _log_r(self, parameters: np.ndarray) -> np.ndarray:
-        return parameters[..., 0]
-
-    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Expect r around 3, a standard deviation of 60% of the rate, give or take a factor of 3 or so."""
-        return np.array([1.0]), np.array([1.0])
-
-    def expected(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
-    ) -> Expected:
-        """Return the expected logarithm, by quadrature."""
+    def expected(self, y: Array, mean: Array, variance: Array, parameters: Array, gradient: bool = False) -> Expected:
         log_r = self._log_r(parameters)
         r = np.exp(log_r)
         total, of_share, bend = averages_over_t(_of_log_odds, mean - log_r, variance)
         value = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * (mean - log_r) - (y + r) * total
-        precision = (y + r) * bend
         by_r = None
         if gradient:
             by_r = (r * (psi(y + r) - psi(r) - total) - y + (y + r) * of_share)[..., None]
-        return Expected(value, y - (y + r) * of_share, precision, by_r)
+        return Expected(value, y - (y + r) * of_share, (y + r) * bend, by_r)
 
-    def _conditional_cdf(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _cdf_given(self, y: Array, t: Array, log_r: Array) -> Array:
         return betainc(np.exp(log_r), y + 1.0, expit(log_r - t))
 
-    def _conditional(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _log_density_given(self, y: Array, t: Array, log_r: Array) -> Array:
         r, u = np.exp(log_r), t - log_r
         return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * u - (y + r) * np.logaddexp(0.0, u)
 
-    def _slopes(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _slopes(self, y: Array, t: Array, log_r: Array) -> tuple[Array, Array]:
         share, total = expit(t - log_r), y + np.exp(log_r)
         return y - total * share, total * share * (1.0 - share)
 
-    def _half_deviance(self, y: np.ndarray, t: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+    def _half_deviance(self, y: Array, t: Array, log_r: Array) -> Array:
         r, count, share = np.exp(log_r), np.maximum(y, 1.0), np.logaddexp(0.0, log_r - t)  # log(1 + r / m)
         of_many = (y + r) * (share - np.log1p(r / count)) - r * (np.log(count) - t)
         return np.maximum(np.where(y > 0.0, of_many, r * np.logaddexp(0.0, t - log_r)), 0.0)
 
-    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw counts given t."""
-        log_r = np.broadcast_to(self._log_r(parameters), t.shape)
-        rate = np.exp(np.minimum(t, 40.0)) * rng.gamma(np.exp(log_r)) * np.exp(-log_r)
-        return rng.poisson(np.minimum(rate, 1e18)).astype(np.float64)
 
-    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
-        """Return r."""
-        return {"r": float(np.exp(parameters[0]))}
-
-
-def _of_log_odds(u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _of_log_odds(u: Array) -> tuple[Array, Array, Array]:
     """Return log(1 + exp(u)) and two derivatives."""
     share = expit(u)
     return np.logaddexp(0.0, u), share, share * (1.0 - share)

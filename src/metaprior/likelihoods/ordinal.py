@@ -10,6 +10,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.likelihoods.base import Broad, Expected, Integers, Likelihood, Start, averages_over_t
+from metaprior.linalg import Array
 
 LEAST = 1e-10  # precision
 TINY, SMALLEST = 1e-280, -1e4  # probability that is computed by logarithms, and the smallest logarithm
@@ -43,7 +44,7 @@ class Ordinal(Likelihood):
         "lowest": Annotated[int, Meta(ge=-(2**31), le=2**31)],
     }
 
-    def check(self, y: np.ndarray, name: str) -> None:
+    def check(self, y: Array, name: str) -> None:
         """Raise unless all are integers, not too large, and of the levels once these are learned."""
         given = Argument("likelihood", self.name)
         if (y != np.floor(y)).any():
@@ -58,7 +59,7 @@ class Ordinal(Likelihood):
             known = f"from {self.lowest} to {highest}, those of the tasks that the prior was fitted to"
             raise ValueError(f"{name} must hold levels {known}; got {y[outside][0]:g}.")
 
-    def learned(self, y: Iterable[np.ndarray]) -> "Ordinal":
+    def learned(self, y: Iterable[Array]) -> "Ordinal":
         """Return the likelihood with the levels of all ranks; raise if there is one only, or if most are never seen.
 
         A warning names the others that are never seen.
@@ -99,20 +100,18 @@ class Ordinal(Likelihood):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The first and the last level."""
         return float(self.lowest), float(self.lowest + self.n_levels - 1)
 
     @property
     def n_parameters(self) -> int:
-        """One less than there are levels."""
         return self.n_levels - 1
 
     @property
-    def levels(self) -> np.ndarray:
+    def levels(self) -> Array:
         """All possible y."""
         return self.lowest + np.arange(float(self.n_levels))
 
-    def cuts(self, parameters: np.ndarray) -> np.ndarray:
+    def cuts(self, parameters: Array) -> Array:
         """Return minus infinity, b_0, b_1, ... and infinity, (..., levels + 1)."""
         inner = parameters[..., :1] + np.concatenate(
             [np.zeros_like(parameters[..., :1]), np.cumsum(np.exp(parameters[..., 1:]), axis=-1)], axis=-1
@@ -120,36 +119,34 @@ class Ordinal(Likelihood):
         ends = np.full((*parameters.shape[:-1], 1), np.inf)
         return np.concatenate([-ends, inner, ends], axis=-1)
 
-    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def initial(self, y: Array, weights: Array) -> tuple[Array, Array]:
         """Expect the frequencies of all readings, with a total standard deviation of 2."""
         cuts = TOTAL_STD * ndtri(self._cumulative(y, weights)[1:-1])
         center = np.concatenate([cuts[:1], np.log(np.maximum(np.diff(cuts), 0.02))])
         return center, np.concatenate([[2.0], np.full(self.n_levels - 2, 1.0)])
 
-    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
-        """Return the frequencies of all observations."""
+    def broad(self, y: Sequence[Array], offsets: Sequence[Array]) -> Broad:
         levels = np.concatenate(y)
         return Broad(self, np.zeros(()), BROAD_VARIANCE, self.initial(levels, np.ones(len(levels)))[0])
 
-    def _cumulative(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _cumulative(self, y: Array, weights: Array) -> Array:
         """Return the smoothed share of readings below each level, and one, (levels + 1,)."""
         counts = np.bincount((y - self.lowest).astype(int), weights, self.n_levels) / np.mean(weights)
         return np.concatenate([[0.0], np.cumsum(counts + 0.5)]) / np.sum(counts + 0.5)
 
-    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
-        """Return readings with a variance of one."""
+    def start(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Start:
         return Start(self.latent(y, parameters), np.ones(y.shape))
 
-    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    def latent(self, y: Array, parameters: Array) -> Array:
         """Return the middle between the cut points of a level, or half a unit beyond the last."""
         inner = self.cuts(parameters)[1:-1]
         middles = np.concatenate([inner[:1] - 0.5, 0.5 * (inner[1:] + inner[:-1]), inner[-1:] + 0.5])
         return middles[self._codes(y)]
 
-    def _codes(self, y: np.ndarray) -> np.ndarray:
+    def _codes(self, y: Array) -> Array:
         return np.clip(np.where(np.isfinite(y), y, self.lowest) - self.lowest, 0, self.n_levels - 1).astype(int)
 
-    def _ends(self, y: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _ends(self, y: Array, parameters: Array) -> tuple[Array, Array]:
         """Return the cut points below and above every y."""
         code = self._codes(y)
         shape = np.broadcast_shapes(code.shape, parameters.shape[:-1])
@@ -157,17 +154,12 @@ class Ordinal(Likelihood):
         code = np.broadcast_to(code, shape)[..., None]
         return np.take_along_axis(cuts, code, -1)[..., 0], np.take_along_axis(cuts, code + 1, -1)[..., 0]
 
-    def expected(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
-    ) -> Expected:
-        """Return the expected logarithm, by quadrature."""
+    def expected(self, y: Array, mean: Array, variance: Array, parameters: Array, gradient: bool = False) -> Expected:
         value, of_below, of_above, curvature = averages_over_t(_of_t, mean, variance, *self._ends(y, parameters))
         by_cuts = self._by_parameters(self._codes(y), of_below, of_above, parameters) if gradient else None
         return Expected(value, of_below - of_above, np.maximum(curvature, LEAST), by_cuts)
 
-    def _by_parameters(
-        self, code: np.ndarray, of_below: np.ndarray, of_above: np.ndarray, parameters: np.ndarray
-    ) -> np.ndarray:
+    def _by_parameters(self, code: Array, of_below: Array, of_above: Array, parameters: Array) -> Array:
         """Return derivatives by the parameters, given the densities at the cut points below and above."""
         of_cuts = np.zeros((*code.shape, self.n_levels + 1))
         np.put_along_axis(of_cuts, code[..., None], -of_below[..., None], -1)
@@ -176,63 +168,52 @@ class Ordinal(Likelihood):
         later[..., 1:] *= np.exp(parameters[..., 1:])
         return later
 
-    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return log E[p(y | t)], in closed form."""
+    def log_density(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         lower, upper = self._ends(y, parameters)
         scale = np.sqrt(1.0 + variance)
         possible = np.isin(y, self.levels)
         found = log_difference((lower - mean) / scale, (upper - mean) / scale)
         return np.where(possible, found, np.where(np.isnan(y) | np.isnan(mean), np.nan, -np.inf))
 
-    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return E[P(Y <= y | t)], in closed form."""
+    def cdf(self, y: Array, mean: Array, variance: Array, parameters: Array) -> Array:
         _, upper = self._ends(np.floor(y), parameters)
         found = ndtr((upper - mean) / np.sqrt(1.0 + variance))
         return np.where(np.floor(y) < self.lowest, 0.0, found)
 
-    def log_far_tail(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
-    ) -> np.ndarray:
-        """Return log P(Y >= y), or log P(Y <= y), however small."""
+    def log_far_tail(self, y: Array, mean: Array, variance: Array, parameters: Array, upper: bool) -> Array:
         lower, higher = self._ends(y, parameters)
         return log_ndtr((mean - lower if upper else higher - mean) / np.sqrt(1.0 + variance))
 
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    def probabilities(self, mean: Array, variance: Array, parameters: Array) -> Array:
         """Return the probabilities of all levels, (levels, ...)."""
         cuts = np.moveaxis(self.cuts(parameters), -1, 0)
         return np.diff(ndtr((cuts - mean) / np.sqrt(1.0 + variance)), axis=0)
 
-    def quantile(
-        self, means: np.ndarray, variances: np.ndarray, parameters: np.ndarray, weights: np.ndarray, level: float
-    ) -> np.ndarray:
+    def quantile(self, means: Array, variances: Array, parameters: Array, weights: Array, level: float) -> Array:
         """Return the first level up to which there is enough probability."""
         p = self.probabilities(means, variances, parameters)
         below = np.cumsum(np.sum(weights * p, axis=1), axis=0)[:-1]
         return self.lowest + np.sum(below < level, axis=0).astype(np.float64)
 
-    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance of the levels as numbers."""
+    def moments(self, mean: Array, variance: Array, parameters: Array) -> tuple[Array, Array]:
         p = self.probabilities(mean, variance, parameters)
         levels = self.levels.reshape(-1, *(1,) * (p.ndim - 1))
         first = np.sum(p * levels, axis=0)
         return first, np.sum(p * (levels - first) ** 2, axis=0)
 
-    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
-        """Return one."""
+    def noise(self, mean: Array, parameters: Array) -> Array:
         return np.ones_like(mean)
 
-    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw levels given t."""
+    def draw(self, t: Array, parameters: Array, rng: np.random.Generator) -> Array:
         noisy = t + rng.standard_normal(t.shape)
         inner = self.cuts(parameters)[..., 1:-1]
         return self.lowest + np.sum(noisy[..., None] > inner, axis=-1).astype(np.float64)
 
-    def describe(self, parameters: np.ndarray) -> dict[str, float | list[float]]:
-        """Return the cut points."""
+    def describe(self, parameters: Array) -> dict[str, float | list[float]]:
         return {"cut_points": self.cuts(parameters)[1:-1].tolist()}
 
 
-def _of_t(t: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _of_t(t: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array, Array]:
     """Return log p(y | t), its slopes by minus the cut point below and by the one above, and minus its curvature."""
     below, above = lower - t, upper - t
     log_p = log_difference(below, above)
@@ -242,7 +223,7 @@ def _of_t(t: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarr
     return log_p, of_below, of_above, curvature
 
 
-def log_difference(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+def log_difference(lower: Array, upper: Array) -> Array:
     """Return log(Phi(upper) - Phi(lower)), accurate in both tails."""
     flip = lower + upper > 0.0  # minus infinity plus infinity is NaN, and is not flipped
     low, high = np.where(flip, -upper, lower), np.where(flip, -lower, upper)

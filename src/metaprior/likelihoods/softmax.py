@@ -23,12 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, log_expit, log_ndtr, ndtri
 
-from metaprior.linalg import (
-    log_sum_exp,
-    positive_inverses,
-    stable_cholesky,
-    triangular_inverses,
-)
+from metaprior.linalg import Array, log_sum_exp, positive_inverses, stable_cholesky, triangular_inverses
 
 SAMPLE_ROUNDING = 1e-11  # that a variance gains per sample, relative
 LEAST = 1e-24  # probability, for which 1 - 1e-16 and 1 are the same
@@ -36,22 +31,22 @@ MAX_STEPS = 100
 MAX_HALVINGS = 40
 TOLERANCE = 1e-11  # of the log posterior, relative, below which steps may lose: far above its rounding
 STALLED = 1e-14  # of the log posterior, relative: a step that gains no more ends the search
-NEAR = 1e-2  # change of latent functions from which on Newton's method has converged, but for a few chord steps
+NEAR = 1e-2  # change of latent functions below which a few chord steps end Newton's method
 STEEP = 1e-3  # slope by a latent function that no mode has: a search that ended there has failed
-LARGE = 1e3  # latent functions, from which on this is relative: with such variances rounding moves them too
+LARGE = 1e3  # size of latent functions above which NEAR is relative: rounding moves them too
 CHORD_STEPS = 3  # with the curvature of the last step of Newton's method; each makes the error at most NEAR times it
 
 
 class Labels(NamedTuple):
     """The labels of a block of tasks, and the covariance of their latent functions."""
 
-    y: np.ndarray  # (tasks, classes, n), one where the sample is of the class; zero for padding
-    possible: np.ndarray  # (tasks, classes): which classes a task has
-    mask: np.ndarray  # (tasks, n), 1.0 where there is a sample
-    covariance: np.ndarray  # K, or 2 K for two classes, (tasks, n, n); with a diagonal that rounding does not make less
+    y: Array  # (tasks, classes, n), one where the sample is of the class; zero for padding
+    possible: Array  # (tasks, classes): which classes a task has
+    mask: Array  # (tasks, n), 1.0 where there is a sample
+    covariance: Array  # K, or 2 K for two classes, (tasks, n, n); with a diagonal that rounding does not make less
 
     @classmethod
-    def of(cls, y: np.ndarray, mask: np.ndarray, n_classes: np.ndarray, most: int, covariance: np.ndarray) -> "Labels":
+    def of(cls, y: Array, mask: Array, n_classes: Array, most: int, covariance: Array) -> "Labels":
         """Make them from classes 0, 1, ... (tasks, n) of tasks with some numbers of classes, at most `most`; and K."""
         one_hot = (y[:, None] == np.arange(most)[:, None]) * mask[:, None]
         covariance = (2.0 if most == 2 else 1.0) * covariance
@@ -66,15 +61,15 @@ class Labels(NamedTuple):
         """Whether there are two classes."""
         return self.y.shape[1] == 1
 
-    def take(self, tasks: np.ndarray) -> "Labels":
+    def take(self, tasks: Array) -> "Labels":
         """Return some of the tasks."""
         return Labels(*(part[tasks] for part in self))
 
-    def deviation(self, a: np.ndarray) -> np.ndarray:
+    def deviation(self, a: Array) -> Array:
         """Return K a, for a (tasks, classes, n)."""
         return a @ self.covariance  # which is symmetric
 
-    def log_posterior(self, a: np.ndarray, t: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    def log_posterior(self, a: Array, t: Array, deviation: Array) -> Array:
         """Return log p(y | t) - (t - mu)' K^-1 (t - mu) / 2 of every task, with t - mu = K a."""
         if self.is_binary:
             total = np.logaddexp(0.0, t[:, 0])
@@ -87,12 +82,12 @@ class Labels(NamedTuple):
 class Curvature(NamedTuple):
     """W of a block of tasks, and R."""
 
-    probabilities: np.ndarray  # pi, (tasks, classes, n); zero for padding
-    parts: np.ndarray  # E_c, (tasks, classes, n, n)
-    root_sum: np.ndarray | None  # L with L L' = (sum_c E_c)^-1, (tasks, n, n); None for two classes, where E is R
+    probabilities: Array  # pi, (tasks, classes, n); zero for padding
+    parts: Array  # E_c, (tasks, classes, n, n)
+    root_sum: Array | None  # L with L L' = (sum_c E_c)^-1, (tasks, n, n); None for two classes, where E is R
 
     @classmethod
-    def at(cls, labels: Labels, t: np.ndarray) -> "Curvature":
+    def at(cls, labels: Labels, t: Array) -> "Curvature":
         """Compute W at the latent functions t."""
         pi = softmax(labels, t)
         scaled, scale, _ = _scaled(labels, pi)
@@ -101,7 +96,7 @@ class Curvature(NamedTuple):
             return cls(pi, parts, None)
         return cls(pi, parts, _root_of_sum(parts, labels.mask))
 
-    def log_determinant(self, labels: Labels) -> np.ndarray:
+    def log_determinant(self, labels: Labels) -> Array:
         """Return log |I + K W| of every task."""
         scaled, _, diagonal = _scaled(labels, self.probabilities)
         value = np.sum(np.linalg.slogdet(scaled)[1] + np.log(diagonal).sum(axis=-1), axis=1)
@@ -110,16 +105,16 @@ class Curvature(NamedTuple):
         total, size = _sum_of(self.parts, labels.mask)
         return value + np.linalg.slogdet(total)[1] + 2.0 * np.log(size).sum(axis=-1)
 
-    def take(self, tasks: np.ndarray) -> "Curvature":
+    def take(self, tasks: Array) -> "Curvature":
         """Return some of the tasks."""
         return Curvature(*(None if part is None else part[tasks] for part in self))  # type: ignore[arg-type]
 
-    def times(self, v: np.ndarray) -> np.ndarray:
+    def times(self, v: Array) -> Array:
         """Return W v, for v (tasks, classes, n)."""
         weighted = self.probabilities * v
         return weighted - self.probabilities * weighted.sum(axis=1, keepdims=True)
 
-    def newton(self, labels: Labels, v: np.ndarray) -> np.ndarray:
+    def newton(self, labels: Labels, v: Array) -> Array:
         """Return (I + W K)^-1 v, for v (tasks, classes, n) that is zero for padding and for classes a task lacks.
 
         That is v - R K v. Since E_c K = I - E_c D_c^-1, it is also E_c D_c^-1 v_c and what classes have in common,
@@ -134,7 +129,7 @@ class Curvature(NamedTuple):
         return own + (self.parts @ shared[:, None])[..., 0]
 
 
-def softmax(labels: Labels, t: np.ndarray) -> np.ndarray:
+def softmax(labels: Labels, t: Array) -> Array:
     """Return class probabilities (tasks, classes, n), of the second class if there are two; zero for padding."""
     if labels.is_binary:
         return expit(t) * labels.mask[:, None]
@@ -143,13 +138,13 @@ def softmax(labels: Labels, t: np.ndarray) -> np.ndarray:
     return relative / relative.sum(axis=1, keepdims=True) * labels.mask[:, None]
 
 
-def _diagonal(labels: Labels, pi: np.ndarray) -> np.ndarray:
+def _diagonal(labels: Labels, pi: Array) -> Array:
     """Return D_c, or W for two classes; zero for padding and for classes that a task does not have."""
     d = np.maximum(pi * (1.0 - pi) if labels.is_binary else pi, LEAST)
     return d * (labels.possible[..., None] * labels.mask[:, None])
 
 
-def _scaled(labels: Labels, pi: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _scaled(labels: Labels, pi: Array) -> tuple[Array, Array, Array]:
     """Return B = I + D^1/2 K D^1/2 of every class with a unit diagonal, its scale, and the diagonal that it had.
 
     (K + D^-1)^-1 = D^1/2 B^-1 D^1/2 is the inverse of the first, times the scale from both sides.
@@ -162,7 +157,7 @@ def _scaled(labels: Labels, pi: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     return scaled, scale, diagonal
 
 
-def _sum_of(parts: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sum_of(parts: Array, mask: Array) -> tuple[Array, Array]:
     """Return sum_c E_c, one for padding, with a unit diagonal, and the roots of the diagonal that it had."""
     total, places = parts.sum(axis=1), np.arange(parts.shape[-1])
     total[..., places, places] += 1.0 - mask
@@ -170,13 +165,13 @@ def _sum_of(parts: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return total / (size[..., :, None] * size[..., None, :]), size
 
 
-def _root_of_sum(parts: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _root_of_sum(parts: Array, mask: Array) -> Array:
     """Return L with L L' = (sum_c E_c)^-1."""
     total, size = _sum_of(parts, mask)
     return np.swapaxes(triangular_inverses(stable_cholesky(total)), 1, 2) / size[..., None]
 
 
-def precision_roots(labels: Labels, t: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def precision_roots(labels: Labels, t: Array) -> tuple[Array, Array | None]:
     """Return V_c with V_c' V_c = E_c at t, (tasks, classes, n, n), and the root L of `Curvature`.
 
     What a sample explains of a variance is known more exactly from these than from E_c itself, if K is large.
@@ -189,7 +184,7 @@ def precision_roots(labels: Labels, t: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return inverses, _root_of_sum(np.swapaxes(inverses, 2, 3) @ inverses, labels.mask)
 
 
-def find_modes(labels: Labels, mean: np.ndarray, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def find_modes(labels: Labels, mean: Array, start: Array | None = None) -> tuple[Array, Array]:
     """Return a of every task at its mode, and which have converged, by Newton's method with backtracking.
 
     `mean` is mu, (tasks, classes, n). Tasks that have converged are left alone.
@@ -217,7 +212,7 @@ def find_modes(labels: Labels, mean: np.ndarray, start: np.ndarray | None = None
     return a, converged & (np.max(np.abs(slope), axis=(1, 2), initial=0.0) < STEEP)
 
 
-def _first_step(labels: Labels, mean: np.ndarray) -> np.ndarray:
+def _first_step(labels: Labels, mean: Array) -> Array:
     """Return a after a step of Newton's method from t = 0, or zero if t = mu is more probable.
 
     All classes of a task have the same W there, and none has a probability of nearly zero, with which Newton's method
@@ -236,7 +231,7 @@ def _first_step(labels: Labels, mean: np.ndarray) -> np.ndarray:
     return np.where(better[:, None, None], a, 0.0)
 
 
-def _chord(labels: Labels, found: Curvature, mean: np.ndarray, a: np.ndarray) -> np.ndarray:
+def _chord(labels: Labels, found: Curvature, mean: Array, a: Array) -> Array:
     """Take steps from near the mode with a curvature that was found nearby: a cheap end of Newton's method."""
     new = a
     for _ in range(CHORD_STEPS):
@@ -244,9 +239,7 @@ def _chord(labels: Labels, found: Curvature, mean: np.ndarray, a: np.ndarray) ->
     return np.where(np.isfinite(new), new, a)
 
 
-def _backtrack(
-    labels: Labels, mean: np.ndarray, a: np.ndarray, step: np.ndarray, value: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _backtrack(labels: Labels, mean: Array, a: Array, step: Array, value: Array) -> tuple[Array, Array]:
     """Halve the steps of tasks until none loses more than rounding; return the new a and log posteriors."""
     deviation, along = labels.deviation(a), labels.deviation(step)
     fraction, after = np.ones((len(a), 1, 1)), value
@@ -264,13 +257,13 @@ def _backtrack(
 NODES, NODE_WEIGHTS = np.polynomial.hermite.hermgauss(32)  # of Gauss-Hermite quadrature, for two classes
 N_POINTS = 512  # of a quasi-random sequence, for more; about that many
 CACHED = 2**17  # latent functions at these points that are computed at once, and stay in the processor's cache
-TINY = 1e-200  # average probability from which on it is computed by logarithms: it may be less than the least number
+TINY = 1e-200  # smaller average probabilities are computed by logarithms, lest they underflow
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi
 MOVED, HALF_MOVED = 0.05, 30.0  # share of large variances that softmax takes over, and the variance with half of it
 
 
-def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
+def log_probabilities(mean: Array, covariance: Array | None) -> Array:
     """Return log E[softmax(t)], (..., classes), for t ~ N(mean, covariance) of every class.
 
     Classes that are not possible come last and have a mean of minus infinity. Without a covariance t is its mean.
@@ -287,7 +280,7 @@ def log_probabilities(mean: np.ndarray, covariance: np.ndarray | None) -> np.nda
     return found
 
 
-def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+def _of_many(mean: Array, covariance: Array) -> Array:
     """Return the log probabilities of several classes, by quasi-random points.
 
     Classes are sorted by their means: what they are called must not matter. With large variances softmax is a step
@@ -316,7 +309,7 @@ def _of_many(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return named
 
 
-def _average(t: np.ndarray) -> np.ndarray:
+def _average(t: Array) -> Array:
     """Return the log of the average of softmax(t) over points, (rows, classes), for t (rows, classes, points)."""
     relative = np.exp(t - t.max(axis=1, keepdims=True))
     average = np.mean(relative / relative.sum(axis=1, keepdims=True), axis=-1)
@@ -329,7 +322,7 @@ def _average(t: np.ndarray) -> np.ndarray:
     return found
 
 
-def _of_two(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+def _of_two(mean: Array, covariance: Array) -> Array:
     """Return the log probabilities of two classes, by quadrature over t_2 - t_1, accurate in the tails."""
     difference = mean[..., 1] - mean[..., 0]
     variance = covariance[..., 0, 0] + covariance[..., 1, 1] - 2.0 * covariance[..., 0, 1]
@@ -337,7 +330,7 @@ def _of_two(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return found - log_sum_exp(found, axis=-1)[..., None]
 
 
-def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+def log_logistic(mean: Array, variance: Array) -> Array:
     """Return log E[sigmoid(t)] for t ~ N(mean, variance), by Gauss-Hermite quadrature.
 
     For a narrow t the nodes are those of t. For a wide t they are too coarse for the sigmoid. Then the roles are
@@ -363,7 +356,7 @@ def log_logistic(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _points(n_dimensions: int) -> np.ndarray:
+def _points(n_dimensions: int) -> Array:
     """Return standard normal points (points, dimensions), in pairs of opposite signs and with rotated coordinates.
 
     The additive recurrence with the powers of 1 / g, where g^(d + 1) = g + 1 (Roberts, 2018), fills the unit cube

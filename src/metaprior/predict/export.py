@@ -49,8 +49,11 @@ LABELS = "p = {module}.predict_proba(X)  # columns in the order of {module}.CLAS
 USES = {"readings": READINGS, "labels": LABELS}
 NUMPY = "import numpy as np"
 # Modules that exported files contain, or some of their names, or all but some.
-LINEAR_ALGEBRA = (linalg, ("ROUNDING", "JITTERS", "stable_cholesky", "_jittered_cholesky", "log_sum_exp"))
-QUANTILES = (gaussian, ("QUANTILE_TOLERANCE", "QUANTILE_MAXIMUM_ITERATIONS", "mixture_moments", "normal_quantile"))
+LINEAR_ALGEBRA = (linalg, ("Array", "ROUNDING", "JITTERS", "stable_cholesky", "_jittered_cholesky", "log_sum_exp"))
+QUANTILES = (
+    gaussian,
+    ("QUANTILE_TOLERANCE", "QUANTILE_MAXIMUM_ITERATIONS", "mixture_moments", "normal_quantile", "find_roots"),
+)
 COLUMNS = (categories, ("ColumnKinds", "_is_level"))
 LABEL_PROCESS = (
     label_prior,

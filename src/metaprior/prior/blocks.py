@@ -1,4 +1,4 @@
-"""The tasks of a fit, padded in blocks of similar sizes with all that does not depend on theta; inducing points."""
+"""The tasks of a fit, padded in blocks of similar sizes, with what does not depend on theta; inducing points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metaprior.linalg import Array
 from metaprior.prior.columns import Columns
 from metaprior.prior.process import with_ones
 from metaprior.tasks.types import Task, group_by_size, pad_to
@@ -19,13 +20,13 @@ STEP, STEP_SEVERAL = 1 / 16, 1 / 4
 class Gaussians(NamedTuple):
     """The readings of a block of tasks given m: y_i ~ N(F_i m, C_i). Padding has y = 0, F = 0 and C = I."""
 
-    y: np.ndarray  # (tasks, n)
-    features: np.ndarray  # F, (tasks, n, m)
-    covariance: np.ndarray  # C, (tasks, n, n)
-    counts: np.ndarray  # c, (tasks,)
+    y: Array  # (tasks, n)
+    features: Array  # F, (tasks, n, m)
+    covariance: Array  # C, (tasks, n, n)
+    counts: Array  # c, (tasks,)
 
 
-def farthest_points(inputs: np.ndarray, n_points: int, places: np.ndarray | None = None) -> np.ndarray:
+def farthest_points(inputs: Array, n_points: int, places: Array | None = None) -> Array:
     """Return `n_points` inputs by farthest-point sampling, rounded, starting with the one closest to the mean.
 
     Distances are those of `places` if these are given, (n, any).
@@ -42,7 +43,7 @@ def farthest_points(inputs: np.ndarray, n_points: int, places: np.ndarray | None
     return _rounded(inputs[chosen], inputs.std(axis=0))
 
 
-def _rounded(points: np.ndarray, std: np.ndarray) -> np.ndarray:
+def _rounded(points: Array, std: Array) -> Array:
     """Round points to multiples of a power of two; constant columns stay."""
     varies = std > 0
     share = STEP if points.shape[1] == 1 else STEP_SEVERAL
@@ -58,36 +59,31 @@ N_POINTS, N_POINTS_SEVERAL = 20, 40  # inducing points of the common curve, with
 class Block:
     """Tasks padded to one size. Padding has a mask of zero, and zeros in `y`, `line`, `curve` and `features`."""
 
-    x: np.ndarray  # (tasks, n, input_dim + columns of covariates)
-    y: np.ndarray  # (tasks, n)
-    mask: np.ndarray  # (tasks, n), 1.0 where there is a reading
-    counts: np.ndarray  # (tasks,): how much the evidence of each task counts
-    is_target: np.ndarray  # (tasks,), 1.0 for tasks of the target environment
-    line: np.ndarray  # (tasks, n, 1 + input_dim): l(x)
-    between: np.ndarray  # (tasks, n, n, d or 1): squared distances of the inputs of a task
-    to_points: np.ndarray  # (tasks, n, points, d or 1): squared distances from the inducing points
-    curve: np.ndarray | None = None  # (tasks, n, n_curve)
-    features: np.ndarray | None = None  # (tasks, n, n_features)
-    noise: np.ndarray | None = None  # (tasks, n): a variance that is known of each reading, beside that of theta
+    x: Array  # (tasks, n, input_dim + columns of covariates)
+    y: Array  # (tasks, n)
+    mask: Array  # (tasks, n), 1.0 where there is a reading
+    counts: Array  # (tasks,): how much the evidence of each task counts
+    is_target: Array  # (tasks,), 1.0 for tasks of the target environment
+    line: Array  # (tasks, n, 1 + input_dim): l(x)
+    between: Array  # (tasks, n, n, d or 1): squared distances of the inputs of a task
+    to_points: Array  # (tasks, n, points, d or 1): squared distances from the inducing points
+    curve: Array | None = None  # (tasks, n, n_curve)
+    features: Array | None = None  # (tasks, n, n_features)
+    noise: Array | None = None  # (tasks, n): a variance that is known of each reading, beside that of theta
 
     @property
-    def inputs(self) -> np.ndarray:
+    def inputs(self) -> Array:
         """(tasks, n, input_dim)."""
         return self.x[..., : self.line.shape[-1] - 1]
 
     @property
-    def covariates(self) -> np.ndarray:
+    def covariates(self) -> Array:
         """(tasks, n, columns of covariates): z, zero for padding."""
         return self.x[..., self.line.shape[-1] - 1 :] * self.mask[..., None]
 
 
 def make_blocks(
-    tasks: Sequence[Task],
-    counts: np.ndarray,
-    is_target: np.ndarray,
-    points: np.ndarray,
-    columns: Columns,
-    max_blocks: int = 3,
+    tasks: Sequence[Task], counts: Array, is_target: Array, points: Array, columns: Columns, max_blocks: int = 3
 ) -> list[Block]:
     """Pad standardized tasks into at most `max_blocks` sizes."""
     sizes = np.array([len(task.y) for task in tasks])
@@ -103,7 +99,7 @@ def make_blocks(
     return blocks
 
 
-def place_points(tasks: Sequence[Task], n_inputs: int | None = None) -> np.ndarray:
+def place_points(tasks: Sequence[Task], n_inputs: int | None = None) -> Array:
     """Choose inducing points near the distinct inputs, the first columns of x.
 
     Along one input they are spread over its range and over the ranks of the readings, half and half: a few late

@@ -6,15 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from metaprior.linalg import Array
 from metaprior.tasks.categories import ColumnKinds
 
-MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
+MAX_ARD = 6  # up to so many inputs, each has its own length scale and scale of slopes by default
 MANY_INPUTS = 32  # columns whose differences would need too much memory
 NUMBER_WIDTH = 2  # columns of a covariate that is a number: its value, and whether that is missing
 
 
+class Uncached:
+    """A dataclass whose pickle, and joblib's hash of it, have its fields alone, and nothing that is cached."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class Columns:
+class Columns(Uncached):
     """Columns of inputs belong to variables: a number has one column, a category one for each level.
 
     Columns of a variable share their scales, so that levels are equal a priori, and different from each other alike.
@@ -31,9 +39,6 @@ class Columns:
         if kinds is None:
             return cls(n_inputs, separate)
         return cls(sum(kinds.input_widths), separate, kinds.input_widths, kinds.covariate_widths)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is cached
 
     @property
     def ard(self) -> bool:
@@ -55,21 +60,21 @@ class Columns:
         """Number of length scales."""
         return self.n_variables if self.ard else 1
 
-    def by_column(self, values: np.ndarray) -> np.ndarray:
+    def by_column(self, values: Array) -> Array:
         """Return values of the input variables, or one for all of them, for their columns, (n_inputs,)."""
         values = values if len(values) == self.n_variables else np.full(self.n_variables, values[0])
         return values if self.widths is None else np.repeat(values, self.widths)
 
-    def lengths_by_column(self, lengths: np.ndarray) -> np.ndarray:
+    def lengths_by_column(self, lengths: Array) -> Array:
         """Return length scales of variables for their columns; one that all share stays one."""
         return self.by_column(lengths) if self.ard else lengths
 
-    def by_variable(self, by_column: np.ndarray) -> np.ndarray:
+    def by_variable(self, by_column: Array) -> Array:
         """Return the sums of numbers (n_inputs,) over the columns of each variable."""
         return by_column if self.widths is None else group_sums(by_column, self.widths)
 
     @cached_property
-    def bent(self) -> np.ndarray:
+    def bent(self) -> Array:
         """Columns of covariates that bend the mean: not those of unseen levels and missing values."""
         starts = np.cumsum([0, *self.covariates])[:-1].tolist()
         pairs = zip(starts, self.bent_widths, strict=True)
@@ -81,12 +86,12 @@ class Columns:
         return tuple(max(width - 2, 1) for width in self.covariates)
 
     @cached_property
-    def curved(self) -> np.ndarray:
+    def curved(self) -> Array:
         """Columns of covariates that are numbers, along which the mean may be curved."""
         starts = np.cumsum([0, *self.covariates])[:-1]
         return starts[np.array(self.covariates, int) == NUMBER_WIDTH]
 
-    def squared_distances(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    def squared_distances(self, x: Array, z: Array) -> Array:
         """Return squared distances (..., n, m, lengths) along every variable, or in all that share a length scale."""
         if self.widths is None:
             if not self.ard:
@@ -98,12 +103,12 @@ class Columns:
         return np.concatenate(parts, axis=-1) if self.ard else np.sum(parts, axis=0)
 
 
-def group_sums(values: np.ndarray, widths: tuple[int, ...]) -> np.ndarray:
+def group_sums(values: Array, widths: tuple[int, ...]) -> Array:
     """Return sums over groups of entries of the last axis."""
     return np.add.reduceat(values, np.cumsum([0, *widths])[:-1], axis=-1)
 
 
-def _summed_distances(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _summed_distances(x: Array, z: Array) -> Array:
     """Return squared distances in all columns, (..., n, m, 1)."""
     if x.shape[-1] <= MANY_INPUTS:
         return np.sum((x[..., :, None, :] - z[..., None, :, :]) ** 2, axis=-1, keepdims=True)

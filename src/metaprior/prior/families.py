@@ -1,22 +1,16 @@
-"""An ordinary linear mixed model, by restricted maximum likelihood (REML).
-
-Fixed effects are linear in the inputs and covariates. Every task has a random intercept and random slopes of the
-numbers among its inputs, which are correlated if these are up to `MAX_CORRELATED`, and one noise is common to all: what
-lme4 calls y ~ x + (1 + x | task). It is the linear family with correlated lines. Integrating the fixed effects out of
-the evidence under a flat prior gives the restricted likelihood; here their prior is N(0, 9) in standardized units, and
-the hyper-prior of variances and correlations counts a hundredth of that of the families.
-
-Families of priors, from the simplest to the most flexible, each started from the one before.
-"""
+"""Families of priors, from the simplest to the most flexible, each started from the one before; a mixed model."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from metaprior.likelihoods.base import Likelihood
 from metaprior.likelihoods.gaussian import Gaussian
+from metaprior.linalg import Array
 from metaprior.prior.blocks import Block, Gaussians, make_blocks, place_points
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import find_features, with_features
@@ -24,7 +18,6 @@ from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import (
     MAX_ITERATIONS,
-    MEAN_PRIOR,
     Collapsed,
     CommonCurve,
     Mode,
@@ -38,8 +31,9 @@ from metaprior.prior.modes import (
     posterior_of_weights,
     with_curve,
     with_mean_prior,
+    with_prior_of_mean,
 )
-from metaprior.prior.process import NOISE_FLOOR, add_noise, with_ones
+from metaprior.prior.process import NOISE_FLOOR, add_noise, mapped, with_ones
 from metaprior.prior.shapes import ONE_SCALE, Shapes, learn_scales
 from metaprior.prior.sites import Bound, HyperPrior, Observed, find_mode_with_sites
 from metaprior.prior.terms import Bend, Curve, Curved, Deformation, Deviation, Environment, Features, Line, Shift, Term
@@ -67,6 +61,7 @@ COVARIATES: dict[str, tuple[Term, ...]] = {
     CURVED: (Shift(), Curved()),
     BEND: (Shift(), Bend()),
 }
+NO_POINTS = np.zeros((0, 1))
 NO_NOISE = -92.1  # logarithm of the standard deviation: sites have all of it
 
 
@@ -84,18 +79,14 @@ class TrainingTasks:
 
     scaling: Scaling
     tasks: Sequence[Task]
-    counts: np.ndarray  # (tasks,)
-    is_target: np.ndarray  # (tasks,)
-    of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
+    counts: Array  # (tasks,)
+    is_target: Array  # (tasks,)
+    of_environment: Array | None = None  # (environments,): the count of a task of each
     likelihood: Likelihood = field(default_factory=Gaussian)
     hyper_prior: HyperPrior | None = None  # of the parameters of the likelihood, unless that is Gaussian
-    offsets: Sequence[np.ndarray] = ()  # of each task, the logarithm of its exposures
+    offsets: Sequence[Array] = ()  # of each task, the logarithm of its exposures
     exposure: int | None = None  # column of X
-
-    @property
-    def kinds(self) -> Any:
-        """What the columns are, None if all are numbers."""
-        return self.scaling.kinds
+    n_classes: Array | None = None  # (tasks,), of labels
 
 
 def fit_families(
@@ -126,9 +117,13 @@ def fit_features(
 
     It is not among those of `fit_families`, because it takes much longer.
     """
-    fitter = _Fitter(training, noise_std, None, MAX_ITERATIONS)
-    fitter.fit_features(terms_of(FEATURES, environment, covariates))
+    fitter = _Fitter(training, noise_std)
+    layout = fitter.layout(terms_of(FEATURES, environment, covariates))
+    mode, network = find_features(layout, fitter.blocks, fitter.points)
+    fitter.blocks = with_features(fitter.blocks, network)
+    fitter.collapse_at(FEATURES, mode)
     prior = fitter.priors[FEATURES]
+    prior = replace(prior, terms=replace(prior.terms, network=network))
     if not _is_finite(prior):
         raise np.linalg.LinAlgError("the features are not finite")
     return prior
@@ -146,15 +141,14 @@ class _Fitter:
         self,
         training: TrainingTasks,
         noise_std: float | None,
-        near: FamilyFit | None,
-        max_iterations: int,
+        near: FamilyFit | None = None,
+        max_iterations: int = MAX_ITERATIONS,
         separate: bool | None = None,
     ):
         self.training, self.near, self.max_iterations = training, near, max_iterations
-        self.columns = Columns.of(training.tasks[0].x.shape[1], training.kinds, separate)
+        self.columns = Columns.of(training.tasks[0].x.shape[1], training.scaling.kinds, separate)
         self.points = place_points(training.tasks, self.columns.n_inputs)
-        given = training.tasks, training.counts, training.is_target, self.points
-        self.blocks = make_blocks(*given, self.columns)
+        self.blocks = make_blocks(training.tasks, training.counts, training.is_target, self.points, self.columns)
         self.log_noise = None if noise_std is None else float(np.log(noise_std / training.scaling.y_std))
         self.curve: CommonCurve | None = None
         self.priors: dict[str, Prior] = {}
@@ -166,15 +160,14 @@ class _Fitter:
     def fit_all(self, environment: bool, simple: bool, covariates: str) -> dict[str, Prior]:
         """Fit one family after another, or the simple ones; return those that could be fitted."""
         self.fit(LINEAR, terms_of(LINEAR, environment, covariates))
-        try:
+        # The families after one that cannot be fitted are left out, and the report names them.
+        with suppress(np.linalg.LinAlgError):
             collapsed = self.fit(SMOOTH, terms_of(SMOOTH, environment, covariates))
             if not simple:
                 self.curve = common_curve(self.checked_smooth, collapsed, self.points)
                 self.blocks = with_curve(self.blocks, self.curve, self.modes[SMOOTH].layout)
                 self.fit(CURVE, terms_of(CURVE, environment, covariates))
                 self.fit_shapes()
-        except np.linalg.LinAlgError:  # the families from there on are left out, and the report names them
-            pass
         return {name: prior for name, prior in self.priors.items() if _is_finite(prior)}
 
     def fit(self, name: str, terms: tuple[Term, ...]) -> Collapsed:
@@ -197,22 +190,13 @@ class _Fitter:
         hyper_prior = ((), ()) if given is None else (tuple(given.center.tolist()), tuple(given.spread.tolist()))
         return Layout(terms, self.columns, self.log_noise, hyper_prior)
 
-    def fit_features(self, terms: tuple[Term, ...]) -> None:
-        """Learn features together with theta."""
-        mode, network = find_features(self.layout(terms), self.blocks, self.points)
-        self.blocks = with_features(self.blocks, network)
-        self.collapse_at(FEATURES, mode)
-        prior = self.priors[FEATURES]
-        self.priors[FEATURES] = replace(prior, terms=replace(prior.terms, network=network))
-
     def collapse_at(self, name: str, mode: Mode) -> Collapsed:
         """Integrate the mean's weights out at a mode, and keep the prior."""
-        prior, line = mode.layout.at(mode.theta, self.points), mode.layout.find("line")
-        parts = [prior.on(block) for block in self.blocks]
-        lines = [own_lines(line, part) for part in parts]
+        at, line = mode.layout.at(mode.theta, self.points), mode.layout.find("line")
+        parts = [at.on(block) for block in self.blocks]
+        lines = [mapped(part.block.line, line.own_map(at)) for part in parts]
         self.modes[name] = mode
-        noise = mode.layout.noise_variance(mode.theta)
-        return self._keep(name, mode, [part.given() for part in parts], lines, noise)
+        return self._keep(name, mode, [part.given() for part in parts], lines, mode.layout.noise_variance(mode.theta))
 
     @property
     def checked_smooth(self) -> Mode:
@@ -234,54 +218,48 @@ class _Fitter:
         name: str,
         mode: Mode,
         given: Sequence[Gaussians],
-        lines: Sequence[np.ndarray],
+        lines: Sequence[Array],
         noise: float,
-        shape_root: np.ndarray | None = None,
+        shape_root: Array | None = None,
     ) -> Collapsed:
         collapsed, scales, layout, training = collapse(given), ONE_SCALE, mode.layout, self.training
         theta = self._checked(name, mode, given, collapsed)
         if theta is not mode.theta:
-            prior = layout.at(theta, self.points)
+            at = layout.at(theta, self.points)
             pairs = zip(given, self.blocks, strict=True)
-            given = [each._replace(features=prior.on(block).features) for each, block in pairs]
+            given = [each._replace(features=at.on(block).features) for each, block in pairs]
             collapsed = collapse(given)
         if self.log_noise is None:
-            masks = [block.mask for block in self.blocks]
-            scales = learn_scales(given, lines, masks, collapsed, noise, self._noise_only(name))
-        curve = self.curve if layout.has("deformation") else None
-        terms = FittedTerms(
-            *(training.scaling, layout, theta, self.points, collapsed.mean, collapsed.root),
-            *(curve, shape_root, training.of_environment),
-        )
+            masks, nearby = [block.mask for block in self.blocks], self._nearby(name)
+            # Lines have no smooth deviation; else what the scales of tasks multiply is known from nearby, or compared.
+            noise_only = True if name == LINEAR else None if nearby is None else nearby.scales.noise_only
+            scales = learn_scales(given, lines, masks, collapsed, noise, noise_only)
         parameters = layout.likelihood_parameters(theta)
         if training.likelihood.normal:
             parameters = noise_parameters(noise, training.scaling)
+        curve = self.curve if layout.has("deformation") else None
+        fitted = training.scaling, layout, theta, self.points, collapsed.mean, collapsed.root
+        terms = FittedTerms(*fitted, curve, shape_root, training.of_environment)
         self.priors[name] = Prior(terms, training.likelihood, parameters, scales, training.exposure)
         return collapsed
 
-    def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> np.ndarray:
+    def _nearby(self, name: str) -> Prior | None:
+        """Return the prior of all tasks, whose choices a fit without a fold keeps; None in other fits."""
+        without_a_fold = self.near is not None and self.max_iterations < MAX_ITERATIONS
+        return self.near.priors.get(name) if self.near is not None and without_a_fold else None
+
+    def _checked(self, name: str, mode: Mode, given: Sequence[Gaussians], collapsed: Collapsed) -> Array:
         """Return theta with the prior of the common curve that was checked, see `checked_theta`.
 
-        Without a fold it is that of the fit nearby. Sites are no readings that a mean could be compared with.
+        Sites are no readings that a mean could be compared with.
         """
-        layout = mode.layout
+        layout, nearby = mode.layout, self._nearby(name)
         if self.bound is not None or not layout.has("curve") or layout.has("bend") or layout.has("features"):
             return mode.theta
-        if self.near is not None and self.max_iterations < MAX_ITERATIONS and name in self.near.priors:
-            theta, near = mode.theta.copy(), self.near.priors[name].terms
-            for group in MEAN_PRIOR:
-                theta[layout.places[group]] = near.theta[near.layout.places[group]]
-            return theta
+        if nearby is not None:
+            return with_prior_of_mean(layout, mode.theta, nearby.terms.layout, nearby.terms.theta)
         own = self.modes[SMOOTH].theta[self.modes[SMOOTH].layout.places["lengths"]]
         return checked_theta(mode, own, self.blocks, given, collapsed.precisions, self.points)
-
-    def _noise_only(self, name: str) -> bool | None:
-        """Return whether scales of tasks multiply the noise only, as in the fit nearby; None compares both."""
-        if name == LINEAR:
-            return True  # there is no smooth deviation
-        if self.near is None or self.max_iterations == MAX_ITERATIONS or name not in self.near.priors:
-            return None
-        return self.near.priors[name].scales.noise_only
 
     def _observed(self) -> list[Observed]:
         """Return what was observed in the tasks of every block."""
@@ -293,12 +271,6 @@ class _Fitter:
             _, offset, _ = pad_to(pairs, size, np.float64)
             found.append(Observed(training.likelihood, block.y, offset * block.mask, block.mask, *units))
         return found
-
-
-def own_lines(line: Line, part: Any) -> np.ndarray:
-    """Return a root of the covariance of the tasks' own lines."""
-    by = line.own_map(part.parameters)
-    return part.block.line * by if by.ndim == 1 else part.block.line @ by
 
 
 def with_mean_of(prior: Prior, chunks: Iterable[TrainingTasks]) -> Prior:
@@ -323,7 +295,8 @@ def with_mean_of(prior: Prior, chunks: Iterable[TrainingTasks]) -> Prior:
                 sites = prior.sites(y, offset, real, (features @ terms.weights) * real, total).sites
                 readings, noise = sites.reading * real, sites.variance
             covariance = add_noise(covariance, real, noise)
-            added = information(Gaussians(readings, features, covariance, chunk.counts[members]))
+            given = Gaussians(readings, features, covariance, chunk.counts[members])
+            added = information(given, np.linalg.solve(covariance, features))
             precision, linear = precision + added[0], linear + added[1]
     weights, root, _ = posterior_of_weights(precision, linear)
     return replace(prior, terms=replace(terms, weights=weights, weights_root=root))
@@ -336,50 +309,45 @@ def _is_finite(prior: Prior) -> bool:
     return all(np.isfinite(part).all() for part in parts if part is not None)
 
 
-class Rotated(NamedTuple):
-    """Tasks whose readings were rotated, so that most of them are noise alone and can be left out."""
-
-    blocks: list[Block]
-    n_left_out: float  # readings of noise alone, counted as the tasks are
-
-
 def fit_mixed_model(training: TrainingTasks, noise_std: float | None, covariates: str = NO_COVARIATES) -> Prior:
-    """Fit the model; raise LinAlgError if it cannot be fitted.
+    """Fit an ordinary linear mixed model, by restricted maximum likelihood; raise LinAlgError if it cannot be fitted.
 
-    `noise_std` is given in the units of y, or learned if None. `covariates` says if those of tasks shift the mean.
+    It is the linear family with correlated lines: what lme4 calls y ~ x + (1 + x | task). Covariates may shift it.
+    Integrating the fixed effects out of the evidence under a flat prior gives the restricted likelihood. Here their
+    prior is N(0, 9) in standardized units, and the hyper-prior of variances and correlations hardly counts.
     """
     scaling = training.scaling
     columns = Columns.of(training.tasks[0].x.shape[1], scaling.kinds)
     log_noise = None if noise_std is None else float(np.log(noise_std / scaling.y_std))
-    terms = (Line(correlated=True), *((Shift(),) if covariates != NO_COVARIATES else ()))
-    layout = Layout(terms, columns, log_noise)
-    rotated, points = rotate(training.tasks, training.counts, columns.n_inputs), np.zeros((1, columns.n_inputs))
-    mode = climb(layout, lambda theta, gradient: restricted_likelihood(layout, theta, rotated, gradient))
+    layout = Layout((Line(correlated=True), *((Shift(),) if covariates != NO_COVARIATES else ())), columns, log_noise)
+    blocks, n_left_out = rotate(training.tasks, training.counts, columns.n_inputs)
+    mode = climb(layout, partial(restricted_likelihood, layout, blocks, n_left_out))
     if not (np.isfinite(mode.value) and np.isfinite(mode.theta).all()):
         raise np.linalg.LinAlgError("the mixed model has no finite mode")
-    prior = layout.at(mode.theta, points)
-    collapsed = collapse([prior.on(block).given() for block in rotated.blocks])
-    given = scaling, layout, mode.theta, points, collapsed.mean, collapsed.root
+    at = layout.at(mode.theta, NO_POINTS)
+    collapsed = collapse([at.on(block).given() for block in blocks])
+    given = scaling, layout, mode.theta, np.zeros((1, columns.n_inputs)), collapsed.mean, collapsed.root
     noise = noise_parameters(layout.noise_variance(mode.theta), scaling)
     return Prior(FittedTerms(*given, counts=training.of_environment), training.likelihood, noise)
 
 
 def restricted_likelihood(
-    layout: Layout, theta: np.ndarray, rotated: Rotated, gradient: bool = True
-) -> tuple[float, np.ndarray]:
-    """Return the logarithm of the restricted likelihood, with a vague hyper-prior, and its derivative by theta."""
-    found = log_density(layout, theta, rotated.blocks, np.zeros((1, layout.columns.n_inputs)), gradient)
-    z = (theta - layout.center) / layout.spread
-    slope = found.slope + (1.0 - VAGUE) * z / layout.spread
-    noise = layout.noise_variance(theta)
-    value = found.value + 0.5 * (1.0 - VAGUE) * float(z @ z) - 0.5 * rotated.n_left_out * np.log(noise + NOISE_FLOOR)
+    layout: Layout, blocks: Sequence[Block], n_left_out: float, theta: Array, gradient: bool = True
+) -> tuple[float, Array]:
+    """Return the logarithm of the restricted likelihood, with a vague hyper-prior, and its derivative by theta.
+
+    `n_left_out` readings of noise alone are not in the blocks.
+    """
+    value, slope, _ = log_density(layout, theta, blocks, NO_POINTS, gradient)
+    (log_prior, of_prior), noise = layout.log_prior(theta), layout.noise_variance(theta)
     if layout.log_noise is None:
-        slope[layout.places["noise"]] -= rotated.n_left_out * noise / (noise + NOISE_FLOOR)
-    return value, slope
+        slope[layout.places["noise"]] -= n_left_out * noise / (noise + NOISE_FLOOR)
+    value -= (1.0 - VAGUE) * log_prior + 0.5 * n_left_out * float(np.log(noise + NOISE_FLOOR))
+    return value, slope - (1.0 - VAGUE) * of_prior
 
 
-def rotate(tasks: Sequence[Task], counts: np.ndarray, input_dim: int) -> Rotated:
-    """Rotate the readings of every task so that all but the first few have a mean of zero and noise alone.
+def rotate(tasks: Sequence[Task], counts: Array, n_inputs: int) -> tuple[list[Block], float]:
+    """Rotate readings so that all but the first few of a task are noise alone, and leave these out: return how many.
 
     Effects are linear in the k columns of (1, x, z), and noise is the same in all directions: if (1, x, z, y) = Q R,
     the k + 1 rows of R say as much as all readings.
@@ -391,9 +359,8 @@ def rotate(tasks: Sequence[Task], counts: np.ndarray, input_dim: int) -> Rotated
         rows = np.concatenate([with_ones(x) * real[..., None], (y * real)[..., None]], axis=-1)
         if size > rows.shape[-1]:
             rows = np.asarray(np.linalg.qr(rows, mode="r"))
-        n, some = rows.shape[1], counts[members]
-        n_left_out += float(some @ (real.sum(axis=1) - n))  # less than zero where padding counts as readings
+        n_left_out += float(counts[members] @ (real.sum(axis=1) - rows.shape[1]))  # less if padding counts as readings
         ones, none = np.ones(rows.shape[:2]), np.zeros((*rows.shape[:2], 0, 1))
-        given = rows[..., 1:-1], rows[..., -1], ones, some, np.zeros(len(members))
-        blocks.append(Block(*given, rows[..., : 1 + input_dim], none, none))
-    return Rotated(blocks, n_left_out)
+        given = rows[..., 1:-1], rows[..., -1], ones, counts[members], np.zeros(len(members))
+        blocks.append(Block(*given, rows[..., : 1 + n_inputs], none, none))
+    return blocks, n_left_out

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from metaprior.files import LARGEST, MAX_LEARNED, Arrays, Shape, as_struct, check_array, check_weights, grouped, require
 from metaprior.likelihoods import LIKELIHOODS, make_likelihood
 from metaprior.likelihoods.base import Likelihood
+from metaprior.linalg import Array
 from metaprior.prior.columns import Columns
 from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.fitted import FittedTerms, Prior
@@ -19,7 +20,7 @@ from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import KERNELS
 from metaprior.prior.shapes import TaskScales
-from metaprior.prior.terms import N_FEATURES, TERMS, Term, n_deformations
+from metaprior.prior.terms import N_FEATURES, TERMS, Term
 from metaprior.tasks.categories import ColumnKinds, without_column
 from metaprior.tasks.scaling import MAX_SPREAD, Scaling
 
@@ -67,7 +68,7 @@ class Member(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Known(NamedTuple):
-    """What the header tells of all members."""
+    """What the header says about all members."""
 
     input_dim: int  # columns of X
     scaling: Any  # the recorded one
@@ -76,7 +77,7 @@ class Known(NamedTuple):
     kinds: ColumnKinds | None = None
 
 
-def members_to_parts(members: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def members_to_parts(members: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
     """Return members as JSON, and their arrays."""
     stored, arrays = [], {}
     for i, member in enumerate(members):
@@ -93,7 +94,7 @@ def read_members(stored: Sequence[Any], arrays: Arrays, known: Known) -> tuple[P
     return tuple(read_member(each, parts[f"member{i}"], known) for i, each in enumerate(described))
 
 
-def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def member_parts(member: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return a member as the JSON of a `Member`, and its arrays."""
     terms: FittedTerms = member.terms
     layout, found = terms.layout, {name: _attribute(terms, name) for name in ARRAYS}
@@ -153,7 +154,7 @@ def _read_labels(stored: Member, arrays: Arrays, known: Known) -> LabelPrior:
 
 
 def _read_likelihood(stored: Member, known: Known) -> Likelihood:
-    """Return the likelihood of a member, whose exposure fits."""
+    """Return the likelihood of a member; raise if its exposure does not fit."""
     own = LIKELIHOODS[known.likelihood].stored_fields
     schema = msgspec.defstruct("StoredLikelihood", [("name", str), *own.items()], forbid_unknown_fields=True)
     found = msgspec.structs.asdict(as_struct(stored.likelihood, schema, "likelihood"))
@@ -168,12 +169,7 @@ def _read_likelihood(stored: Member, known: Known) -> Likelihood:
 
 
 def _read_terms(
-    stored: Member,
-    arrays: Arrays,
-    input_dim: int,
-    recorded: Any,
-    kinds: ColumnKinds | None,
-    n_parameters: int = 0,
+    stored: Member, arrays: Arrays, input_dim: int, recorded: Any, kinds: ColumnKinds | None, n_parameters: int = 0
 ) -> FittedTerms:
     columns = Columns.of(input_dim, kinds, stored.separate)
     if stored.labels is not None:  # whose covariates are inputs
@@ -206,9 +202,7 @@ def _read_terms(
 def _terms_of(stored: Sequence[StoredTerm]) -> tuple[Term, ...]:
     """Return terms in the order of theta; raise if one is there twice, or without another that it needs."""
     names = [each.name for each in stored]
-    needed = {"deviation": "curve", "curve": "deviation", "deformation": "curve", "features": "curve"}
-    needed |= {"bend": "shift", "curved": "shift"}
-    lacking = [name for name in names if name in needed and needed[name] not in names]
+    lacking = [name for name in names if (needed := TERMS[name].needs) and needed not in names]
     fits = "line" in names and not lacking and names == [name for name in TERMS if name in names]
     require(fits, f"members have terms {names}, which do not go together")
     found = []
@@ -220,7 +214,7 @@ def _terms_of(stored: Sequence[StoredTerm]) -> tuple[Term, ...]:
     return tuple(found)
 
 
-def _require_positive(name: str, values: np.ndarray) -> None:
+def _require_positive(name: str, values: Array) -> None:
     """Raise unless one over the square of every value is a number."""
     least = 1.0 / MAX_LEARNED
     require(bool((values >= least).all()), f"{name} must be positive, and at least {least:g}")
@@ -240,11 +234,10 @@ def _expected_shapes(layout: Layout, arrays: Arrays) -> dict[str, Shape]:
         "weights_root": (n_weights, n_weights),
         "counts": (None,),
     }
-    n_curve = n_deformations(columns) if layout.has("deformation") else 0
     if layout.has("curve"):
-        n_functions = n_line + n_curve + n_points
+        n_functions = layout.n_own + n_points
         shapes["shape_root"] = (n_functions, n_functions)
-    if n_curve:
+    if layout.has("deformation"):
         lengths = (d if columns.ard else 1,)
         sizes = ((n_line,), (n_curve_points,), (n_curve_points, d), lengths)
         shapes |= {f"curve.{name}": size for name, size in zip(CommonCurve._fields, sizes, strict=True)}

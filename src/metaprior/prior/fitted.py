@@ -1,7 +1,7 @@
 """The terms of a prior as they were fitted, and a prior of numbers: for a new task a mixture of Gaussian processes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,15 +9,15 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from metaprior.likelihoods.base import Likelihood, Prediction
-from metaprior.linalg import FLOPS, ROUNDING
+from metaprior.linalg import FLOPS, ROUNDING, Array
 from metaprior.memory import blocks
+from metaprior.prior.columns import Uncached
 from metaprior.prior.features import FeatureNetwork
-from metaprior.prior.layout import Layout
+from metaprior.prior.layout import AtTheta, Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import Factors, Points, Posterior, Process, add_noise, condition, far_first, moments
 from metaprior.prior.shapes import ONE_SCALE, TaskScales, whitening
 from metaprior.prior.sites import Observed, SitePosterior, find_sites
-from metaprior.prior.terms import N_BENT, n_deformations
 from metaprior.tasks.scaling import Scaling
 
 UNKNOWN = 1e-9  # degrees of freedom per reading that are rounding
@@ -27,23 +27,19 @@ SITE_STEPS = 10  # until sites are found, about
 
 
 @dataclass(frozen=True, eq=False)
-class FittedTerms:
+class FittedTerms(Uncached):
     """The terms of a prior at the mode of theta, with the posterior of the weights of its common mean."""
 
     scaling: Scaling
     layout: Layout
-    theta: np.ndarray
-    points: np.ndarray  # (points, n_inputs), inducing points in standardized units
-    weights: np.ndarray  # (m,), posterior mean of the weights of the common mean
-    weights_root: np.ndarray  # (m, m): R, where R R' is their posterior covariance
+    theta: Array
+    points: Array  # (points, n_inputs), inducing points in standardized units
+    weights: Array  # (m,), posterior mean of the weights of the common mean
+    weights_root: Array  # (m, m): R, where R R' is their posterior covariance
     curve: CommonCurve | None = None
-    shape_root: np.ndarray | None = None  # (functions, functions): root of the covariance S of the shapes
-    counts: np.ndarray | None = None  # (environments,): how much the evidence of a task of each has counted
+    shape_root: Array | None = None  # (functions, functions): root of the covariance S of the shapes
+    counts: Array | None = None  # (environments,): how much the evidence of a task of each has counted
     network: FeatureNetwork | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without what is cached, so that predictions do not change a prior's pickle, or joblib's hash of it.
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def n_inputs(self) -> int:
@@ -51,18 +47,21 @@ class FittedTerms:
         return self.layout.columns.n_inputs
 
     @cached_property
-    def mean_map(self) -> np.ndarray:
+    def at(self) -> AtTheta:
+        """The terms at theta."""
+        return self.layout.at(self.theta, self.points)
+
+    @cached_property
+    def mean_map(self) -> Array:
         """From weights of the common mean to those of its columns, (columns, weights), those of environments alone."""
-        at = self.layout.at(self.theta, self.points)
-        maps = [term.mean_map(at.parameters, at.basis) for term in self.layout.terms]
-        return np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps if each.size)))
+        return _block_diagonal([term.mean_map(self.at) for term in self.layout.terms])
 
     @property
-    def target_map(self) -> np.ndarray:
+    def target_map(self) -> Array:
         """The same in the target environment, whose mean may have a deviation."""
         if not self.layout.has("environment"):
             return self.mean_map
-        return np.hstack([self.mean_map, self.layout.scale(self.theta, "environment")[0] * self.mean_map])
+        return np.hstack([self.mean_map, self.at.scale("environment")[0] * self.mean_map])
 
     @cached_property
     def process(self) -> Process:
@@ -70,62 +69,72 @@ class FittedTerms:
         common = self.target_map
         return self.process_with(common @ self.weights, common @ self.weights_root)
 
-    def process_with(self, common_mean: np.ndarray, common_root: np.ndarray) -> Process:
+    def process_with(self, common_mean: Array, common_root: Array) -> Process:
         """Return the process with weights of its mean that have another mean, and another root of the covariance."""
-        layout, columns = self.layout, self.layout.columns
-        at = layout.at(self.theta, self.points)
         found: dict[str, Any] = {"n_inputs": self.n_inputs, "common_mean": common_mean}
         found["common_root"] = _shortened(common_root)
-        if at.basis is not None:
-            deviation = layout.find("deviation")
-            found |= {"points": self.points, "mean_lengths": columns.lengths_by_column(at.basis.lengths)}
-            found |= {"kernel": deviation.kernel, "smooth_variance": float(at.parameters.scale("deviation")[0] ** 2)}
-            found["lengths"] = columns.lengths_by_column(at.parameters.scale("lengths"))
-        if self.curve is not None:
-            found |= {f"curve_{name}": value for name, value in self.curve._asdict().items()}
-            found["n_slopes"] = n_deformations(columns) - 1
-        if self.network is not None:
-            found |= self.network._asdict()
-        if layout.has("shift"):
-            found["covariates"] = True
-        if layout.has("bend"):
-            found |= {"bent": columns.bent.tolist(), "n_numbers": columns.n_numbers}
-            found["bend_map"] = None if at.basis is None else at.basis.map[:, :N_BENT]
-        if layout.has("curved"):
-            found["curved"] = columns.curved.tolist()
-        maps = [term.own_map(at.parameters) for term in layout.terms]
-        maps = [each for each in maps if each.size]
+        for term in self.layout.terms:
+            found |= term.process_fields(self.at, self)
+        maps = [each for term in self.layout.terms if (each := term.own_map(self.at)).size]
         if self.shape_root is not None:
-            to_functions = whitening(at.parameters, layout.find("deviation").kernel)
+            to_functions = whitening(self.at)
             n_kept = len(self.shape_root) - len(to_functions)
             found["own"] = block_diag(np.eye(n_kept), to_functions) @ self.shape_root
             found["removed"] = np.sqrt(found["smooth_variance"]) * to_functions
-        elif all(each.ndim == 1 for each in maps):
-            found["own"] = np.concatenate(maps)
         else:
-            found["own"] = np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps)))
+            found["own"] = np.concatenate(maps) if all(each.ndim == 1 for each in maps) else _block_diagonal(maps)
         return Process(**found)
 
-    def mean_features(self, points: Points, is_target: np.ndarray) -> np.ndarray:
+    def mean_features(self, points: Points, is_target: Array) -> Array:
         """Return F of tasks of the target or of other environments, (tasks, n, weights)."""
         features = points.common @ self.mean_map
         if not self.layout.has("environment"):
             return features
-        own = self.layout.scale(self.theta, "environment")[0] * is_target[:, None, None] * features
+        own = self.at.scale("environment")[0] * is_target[:, None, None] * features
         return np.concatenate([features, own], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
-    """A prior of tasks of numbers: a process of a latent function t, and what is observed of it.
+class Fitted(Uncached):
+    """What fitted priors of numbers and of labels have in common."""
 
-    Inputs have a column with the exposure, if there is one: it is no input of the process, whose scaling does not know
-    it, and its logarithm is added to t.
+    terms: FittedTerms  # of the latent function
+
+    @property
+    def scaling(self) -> Scaling:
+        """The scaling of the tasks it was fitted to."""
+        return self.terms.scaling
+
+    @property
+    def input_dim(self) -> int:
+        """Number of columns of scaled inputs, without those of covariates."""
+        return self.terms.n_inputs
+
+    @property
+    def n_components(self) -> int:
+        """Number of Gaussian components of its predictions: theta is a point."""
+        return 1
+
+    @property
+    def counts(self) -> Array | None:
+        """(environments,): how much the evidence of a task of each has counted."""
+        return self.terms.counts
+
+    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
+        """Return None: hierarchical priors always compute in double precision."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Prior(Fitted):
+    """A prior of tasks of numbers: a process of a latent function t = y_mean + y_std u, and what is observed of it.
+
+    Inputs have a column with the exposure, if there is one. The process and its scaling do not: its logarithm is added
+    to t.
     """
 
-    terms: FittedTerms  # of u, with t = y_mean + y_std u by its scaling
     likelihood: Likelihood
-    parameters: np.ndarray  # of the likelihood
+    parameters: Array  # of the likelihood
     scales: TaskScales = ONE_SCALE
     exposure: int | None = None  # column
 
@@ -154,18 +163,11 @@ class Prior:
 
     @property
     def input_dim(self) -> int:
-        """Number of columns of scaled inputs, with the exposure, without those of covariates."""
         return self.terms.n_inputs + (self.exposure is not None)
 
     @property
     def n_components(self) -> int:
-        """Number of Gaussian components of its predictions."""
         return len(self.scales.factors)
-
-    @property
-    def counts(self) -> np.ndarray | None:
-        """(environments,): how much the evidence of a task of each has counted."""
-        return self.terms.counts
 
     @property
     def noise_variance(self) -> float:
@@ -175,7 +177,7 @@ class Prior:
         return float(np.exp(2.0 * self.parameters[0]) / self.terms.scaling.y_std**2)
 
     @property
-    def component_parameters(self) -> np.ndarray:
+    def component_parameters(self) -> Array:
         """Parameters of the likelihood of every component, (components, parameters)."""
         if not self.likelihood.normal:
             return self.parameters[None]
@@ -187,7 +189,7 @@ class Prior:
         scales = np.ones(self.n_components) if self.scales.noise_only else self.scales.factors
         return Factors(scales, self.noise_variance * self.scales.factors**2, self.scales.log_weights)
 
-    def condition(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
+    def condition(self, x: Array, y: Array, mask: Array) -> Posterior:
         """Condition on contexts x (tasks, n, columns), y and mask (tasks, n), scaled."""
         if self.likelihood.normal:
             return condition(self.process, self.factors, x, y, mask)
@@ -200,16 +202,14 @@ class Prior:
         posterior = Posterior(context, found.inverse_root[None], found.residual[None], np.zeros((1, len(mask))))
         return posterior._replace(converged=found.converged[None], site_variances=found.sites.variance[None])
 
-    def sites(
-        self, y: np.ndarray, offset: np.ndarray, mask: np.ndarray, mean: np.ndarray, covariance: np.ndarray
-    ) -> SitePosterior:
+    def sites(self, y: Array, offset: Array, mask: Array, mean: Array, covariance: Array) -> SitePosterior:
         """Return Gaussian readings of u that stand for y, given its prior mean and covariance."""
         scaling = self.terms.scaling
         units = float(scaling.y_mean), float(scaling.y_std)
         observed = Observed(self.likelihood, y * mask, offset * mask, mask, *units)
         return find_sites(observed, self.parameters, mean, covariance)
 
-    def split(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def split(self, x: Array) -> tuple[Array, Array]:
         """Return the inputs of the process, and the logarithm of the exposure, given scaled inputs."""
         if self.exposure is None:
             return x, np.zeros(x.shape[:-1])
@@ -219,7 +219,7 @@ class Prior:
         log_exposure = np.log(np.where(exposure > 0.0, exposure, 1.0))  # padding of empty contexts is zero
         return np.delete(x, place, axis=-1), log_exposure
 
-    def latent_distances(self, posterior: Posterior) -> np.ndarray:
+    def latent_distances(self, posterior: Posterior) -> Array:
         """Return how far the latent functions of contexts are from the prior's, see `Member`.
 
         With the covariance K of u at a context, D of its noise and a = (K + D)^-1 (y - mean), the square is a' K a. The
@@ -241,7 +241,7 @@ class Prior:
         square = np.sum(a[0] * (covariance @ a[0][..., None])[..., 0], axis=1)
         return as_chi_square(square, np.linalg.solve(total, covariance))[:, None]
 
-    def marginals(self, posterior: Posterior, x: np.ndarray) -> Prediction:
+    def marginals(self, posterior: Posterior, x: Array) -> Prediction:
         """Predict the latent function at scaled queries x (tasks, queries, columns)."""
         inputs, offset = self.split(np.asarray(x, np.float64))
         n, factors = x.shape[1], self.factors
@@ -252,7 +252,7 @@ class Prior:
         log_weights = posterior.log_weights if self.likelihood.normal else None
         return Prediction(scaling.undo_mean(found[0]), scaling.undo_variance(found[1]), parameters, log_weights, offset)
 
-    def weighted_covariance(self, posterior: Posterior, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    def weighted_covariance(self, posterior: Posterior, x: Array, shares: Array) -> Array:
         """Return sum_k shares_k C_k of t at scaled queries x (1, n, columns) of one task, (n, n).
 
         It is added up in place: C_k = fixed + f_k^2 scaled - S_k' S_k are as large as the result.
@@ -274,18 +274,12 @@ class Prior:
                 total[rows] -= solved[:, rows].T @ solved
         return total
 
-    def take(self, posteriors: Sequence[Posterior], places: np.ndarray) -> Posterior:
+    def take(self, posteriors: Sequence[Posterior], places: Array) -> Posterior:
         """Join posteriors and pick tasks."""
-        context = taken_points([posterior.context for posterior in posteriors], places)
-        rest = zip(*(posterior[1:] for posterior in posteriors), strict=True)
-        joined = (None if parts[0] is None else np.concatenate(parts, axis=1)[:, places] for parts in rest)
-        return Posterior(context, *joined)
+        contexts, *rest = zip(*posteriors, strict=True)
+        return Posterior(taken_points(contexts, places), *(taken(parts, places, 1) for parts in rest))
 
-    def float32_problem(self, largest_context: int, standardized: bool) -> str | None:
-        """Return None: hierarchical priors always compute in double precision."""
-        return None
-
-    def expected_seconds(self, sizes: np.ndarray, n_classes: np.ndarray | None = None) -> float:
+    def expected_seconds(self, sizes: Array, n_classes: Array | None = None) -> float:
         """Return about how long it takes to condition on contexts of such sizes, one after the other."""
         n_times = self.n_components if self.likelihood.normal else SITE_STEPS
         return n_times * float(np.sum(2.0 / 3.0 * sizes.astype(np.float64) ** 3)) / FLOPS
@@ -295,17 +289,22 @@ class Prior:
         return 8.0 * size**2 * (self.n_components + WORK_ARRAYS)
 
 
-def noise_parameters(variance: float, scaling: Scaling) -> np.ndarray:
+def noise_parameters(variance: float, scaling: Scaling) -> Array:
     """Return the parameters of Gaussian noise of a variance in standardized units."""
     return np.array([0.5 * np.log(max(variance, np.finfo(np.float64).tiny)) + np.log(scaling.y_std)])
 
 
-def taken_points(contexts: Sequence[Points], places: np.ndarray) -> Points:
+def taken_points(contexts: Sequence[Points], places: Array) -> Points:
     """Join contexts along their tasks and pick tasks."""
-    return Points(*(np.concatenate(parts)[places] for parts in zip(*contexts, strict=True)))
+    return Points(*(taken(parts, places) for parts in zip(*contexts, strict=True)))
 
 
-def as_chi_square(square: np.ndarray, share: np.ndarray) -> np.ndarray:
+def taken(parts: Sequence[Any], places: Array, axis: int = 0) -> Any:
+    """Join arrays along an axis and pick some of it; None stays None."""
+    return None if parts[0] is None else np.take(np.concatenate(parts, axis), places, axis)
+
+
+def as_chi_square(square: Array, share: Array) -> Array:
     """Return squared distances of latent functions from the prior mean, and their degrees of freedom, (2, ..., tasks).
 
     Under the prior the square is a sum of chi-square variables, times the eigenvalues of the share K (K + D)^-1. It is
@@ -318,6 +317,11 @@ def as_chi_square(square: np.ndarray, share: np.ndarray) -> np.ndarray:
     return np.stack([np.where(known, np.maximum(square, 0.0) * ratio, 0.0), np.where(known, first * ratio, 1.0)])
 
 
-def _shortened(root: np.ndarray) -> np.ndarray:
+def _block_diagonal(maps: Sequence[Array]) -> Array:
+    """Return maps as one, of vectors as diagonals."""
+    return np.asarray(block_diag(*(np.diag(each) if each.ndim == 1 else each for each in maps if each.size)))
+
+
+def _shortened(root: Array) -> Array:
     """Return a root with as many columns as rows at most: R' with R' R'' = R R^T."""
     return np.asarray(np.linalg.qr(root.T, mode="r")).T if root.shape[1] > root.shape[0] else root

@@ -11,17 +11,17 @@ is concave in all t and m. Laplace's approximation at its mode, with P = I + sum
 that of `collapse` with K_i + W_i^-1 in place of the covariance of readings.
 
 Its derivatives by the covariances K_i and mean features F_i give the mode of the Gibbs density of theta. At fixed t and
-m, J depends on K and F as the evidence of readings does (`collapse.slopes`). The mode moves with them
-too: psi is stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance
-of t, where H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
+m, J depends on K and F as the evidence of readings does (`modes.slopes`). The mode moves with them too: psi is
+stationary there, but the determinants are not. With Sigma = K - K R K + H P^-1 H', the posterior covariance of t, where
+H = (I - K R) F, and their derivative g = -c tr(Sigma dW/dt) / 2, the mode adds
 
     dJ/dK: v a'    and    dJ/dF: v m' + c a w',    v = (I + W K)^-1 g - c R F w,    P w = sum_i F_i' (I + W K)^-1 g_i.
 
-Families of priors of labels: linear or smooth, each with and without a rule that all tasks have in common.
+At the end are the families of priors of labels: linear or smooth, each with and without a common rule of all tasks.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,15 +38,15 @@ from metaprior.likelihoods.softmax import (
     find_modes,
     softmax,
 )
-from metaprior.prior.blocks import Block, make_blocks, place_points
+from metaprior.linalg import Array
+from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
-from metaprior.prior.families import FamilyFit
+from metaprior.prior.families import FamilyFit, TrainingTasks
 from metaprior.prior.fitted import FittedTerms
 from metaprior.prior.label_prior import LabelPrior, within_reach
 from metaprior.prior.layout import Layout, OnBlock
-from metaprior.prior.modes import MAX_ITERATIONS, Mode, climb, posterior_of_weights
+from metaprior.prior.modes import MAX_ITERATIONS, Evidence, Mode, find_mode, posterior_of_weights
 from metaprior.prior.terms import Curve, Deviation, Line
-from metaprior.tasks.scaling import Scaling
 from metaprior.tasks.types import Task, group_by_size
 
 
@@ -54,10 +54,10 @@ class LabelBlock(NamedTuple):
     """The labels of a block of tasks, the features of their common mean, and how much each task counts."""
 
     labels: Labels
-    features: np.ndarray  # F, (tasks, n, p), zero for padding; p = 0: there is no common mean
-    counts: np.ndarray  # c, (tasks,)
+    features: Array  # F, (tasks, n, p), zero for padding; p = 0: there is no common mean
+    counts: Array  # c, (tasks,)
 
-    def mean(self, weights: np.ndarray) -> np.ndarray:
+    def mean(self, weights: Array) -> Array:
         """Return F m, (tasks, classes, n), for weights (classes, p)."""
         return weights @ np.swapaxes(self.features, 1, 2)
 
@@ -66,14 +66,14 @@ class LabelEvidence(NamedTuple):
     """The evidence J at the mode of all latent functions and of m."""
 
     value: float  # J
-    weights: np.ndarray  # m, (classes, p)
-    root: np.ndarray  # Q with Q Q' = P^-1, (classes p, classes p)
-    coefficients: list[np.ndarray]  # a of every block, (tasks, classes, n)
+    weights: Array  # m, (classes, p)
+    root: Array  # Q with Q Q' = P^-1, (classes p, classes p)
+    coefficients: list[Array]  # a of every block, (tasks, classes, n)
     curvatures: list[Curvature]
     converged: bool
 
 
-def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None = None) -> LabelEvidence:
+def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[Array] | None = None) -> LabelEvidence:
     """Find the mode, from coefficients a or from zero, and the evidence there."""
     if blocks[0].features.shape[-1]:
         weights, coefficients, converged = _joint_mode(blocks, start)
@@ -96,9 +96,7 @@ def label_evidence(blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | N
     return LabelEvidence(value - 0.5 * log_determinant, weights, root, coefficients, curvatures, converged)
 
 
-def _joint_mode(
-    blocks: Sequence[LabelBlock], start: Sequence[np.ndarray] | None
-) -> tuple[np.ndarray, list[np.ndarray], bool]:
+def _joint_mode(blocks: Sequence[LabelBlock], start: Sequence[Array] | None) -> tuple[Array, list[Array], bool]:
     """Return m and the coefficients a of every block at the joint mode, by Newton's method."""
     coefficients = [np.zeros(block.labels.y.shape) for block in blocks] if start is None else list(start)
     # a determines m at the mode: m = sum_i c_i F_i' a_i. Far from one it is a start like any other.
@@ -132,11 +130,8 @@ def _joint_mode(
 
 
 def _newton(
-    blocks: Sequence[LabelBlock],
-    curvatures: Sequence[Curvature],
-    coefficients: Sequence[np.ndarray],
-    weights: np.ndarray,
-) -> tuple[np.ndarray, list[np.ndarray]]:
+    blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature], coefficients: Sequence[Array], weights: Array
+) -> tuple[Array, list[Array]]:
     """Return the steps of m and a by Newton's method, with W of the latent functions t or of others nearby.
 
     With g = y - pi - a, the slope by t, and b = (I + W K)^-1 g, the step of m is P^-1 (sum_i c_i F_i' (a_i + b_i) - m),
@@ -156,7 +151,7 @@ def _newton(
     return along, steps
 
 
-def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weights: np.ndarray) -> float:
+def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[Array], weights: Array) -> float:
     value = -0.5 * float(np.sum(weights**2))
     for block, a in zip(blocks, coefficients, strict=True):
         deviation = block.labels.deviation(a)
@@ -164,12 +159,12 @@ def _psi(blocks: Sequence[LabelBlock], coefficients: Sequence[np.ndarray], weigh
     return value
 
 
-def _pull(block: LabelBlock, a: np.ndarray) -> np.ndarray:
+def _pull(block: LabelBlock, a: Array) -> Array:
     """Return sum_i c_i F_i' a_i, (classes, p)."""
     return np.tensordot(block.counts[:, None, None] * a, block.features, axes=((0, 2), (0, 1)))
 
 
-def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) -> np.ndarray:
+def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) -> Array:
     """Return P, with rows and columns by class and feature."""
     n_classes, n_features = blocks[0].labels.y.shape[1], blocks[0].features.shape[-1]
     precision = np.eye(n_classes * n_features).reshape(n_classes, n_features, n_classes, n_features)
@@ -184,7 +179,7 @@ def _precision(blocks: Sequence[LabelBlock], curvatures: Sequence[Curvature]) ->
     return precision.reshape(n_classes * n_features, n_classes * n_features)
 
 
-def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray | None]:
+def project(block: LabelBlock, found: Curvature) -> tuple[Array, Array | None]:
     """Return E_c F and L' E_c F: R F = E F - (L' E)' L' E F, by class. For two classes there is no second part."""
     weighted = found.parts @ block.features[:, None]
     if found.root_sum is None:
@@ -195,11 +190,11 @@ def project(block: LabelBlock, found: Curvature) -> tuple[np.ndarray, np.ndarray
 class _Parts(NamedTuple):
     """What the derivatives of one block share."""
 
-    precision_features: np.ndarray  # R F Q, (tasks, classes, n, classes p)
-    determinant: np.ndarray  # (I + W K)^-1 g, (tasks, classes, n)
+    precision_features: Array  # R F Q, (tasks, classes, n, classes p)
+    determinant: Array  # (I + W K)^-1 g, (tasks, classes, n)
 
 
-def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[tuple[np.ndarray, np.ndarray]]:
+def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[tuple[Array, Array]]:
     """Return dJ/dK (tasks, n, n), summed over classes, and dJ/dF (tasks, n, p) of every block."""
     weights, root = evidence.weights, evidence.root
     parts = [_parts(block, found, root) for block, found in zip(blocks, evidence.curvatures, strict=True)]
@@ -224,7 +219,7 @@ def label_slopes(blocks: Sequence[LabelBlock], evidence: LabelEvidence) -> list[
     return slopes
 
 
-def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
+def _parts(block: LabelBlock, found: Curvature, root: Array) -> _Parts:
     labels, pi, lower = block.labels, found.probabilities, found.root_sum
     covariance, (_, n_classes, _) = labels.covariance, pi.shape
     explained = covariance[:, None] @ found.parts  # K E_c
@@ -249,13 +244,13 @@ def _parts(block: LabelBlock, found: Curvature, root: np.ndarray) -> _Parts:
     return _Parts(spread, found.newton(block.labels, determinant))
 
 
-def _between_classes(functions: np.ndarray) -> np.ndarray:
+def _between_classes(functions: Array) -> Array:
     """Return the products of classes at every sample, (tasks, n, classes, classes), summed over the last axis."""
     by_sample = np.ascontiguousarray(np.swapaxes(functions, 1, 2))
     return by_sample @ np.swapaxes(by_sample, 2, 3)
 
 
-def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> np.ndarray:
+def _third_cumulants(pi: Array, posterior: Array, is_binary: bool) -> Array:
     """Return tr(S dW/dt_c) of every sample, for S (tasks, n, classes, classes).
 
     dW_ab/dt_c is the third cumulant of the one-hot label: tr(S dW/dt_c) = pi_c (q_c - sum_k pi_k q_k), where
@@ -268,7 +263,7 @@ def _third_cumulants(pi: np.ndarray, posterior: np.ndarray, is_binary: bool) -> 
     return pi * (q - np.sum(pi * q, axis=1, keepdims=True))
 
 
-def _precision_of_classes(found: Curvature) -> np.ndarray:
+def _precision_of_classes(found: Curvature) -> Array:
     """Return the sum over classes of the blocks R_cc = E_c - E_c (sum_c E_c)^-1 E_c."""
     if found.root_sum is None:
         return found.parts[:, 0]
@@ -276,184 +271,122 @@ def _precision_of_classes(found: Curvature) -> np.ndarray:
     return np.sum(found.parts - explained @ np.swapaxes(explained, 2, 3), axis=1)
 
 
-class LabelObjective:
-    """The log Gibbs density of theta given the labels of some tasks.
+class EvidenceOfLabels:
+    """The evidence of the labels of some tasks, as a function of what terms say of their blocks at a theta.
 
-    `blocks` have classes 0, 1, ... in place of readings, `n_classes` the number of classes of every task of each
-    block. `common` says whether there is a common mean: only if classes mean the same in all tasks.
+    Blocks have classes 0, 1, ... in place of readings; `n_classes` are the numbers of classes of the tasks of each.
+    `common` says whether there is a common mean: only if classes mean the same in all tasks.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        blocks: Sequence[Block],
-        n_classes: Sequence[np.ndarray],
-        points: np.ndarray,
-        common: bool,
-    ):
-        self.layout, self.blocks, self.common, self.points = layout, blocks, common, points
-        self.n_classes, self.most = n_classes, max(int(numbers.max()) for numbers in n_classes)
-        self._start: list[np.ndarray] | None = None  # near the mode of the latent functions
+    def __init__(self, n_classes: Sequence[Array], common: bool):
+        self.common, self.n_classes = common, n_classes
+        self.most = max(int(numbers.max()) for numbers in n_classes)
+        # Standard deviation of the difference of two classes that t stands for, or of one class.
+        self.unit = 2.0**0.5 if self.most == 2 else 1.0
+        self.start: list[Array] | None = None  # near the mode of the latent functions
 
-    def given(self, parts: Sequence[OnBlock]) -> list[LabelBlock]:
-        """Return the labels given theta."""
-        found = []
-        for part, n_classes in zip(parts, self.n_classes, strict=True):
-            block = part.block
-            labels = Labels.of(block.y, block.mask, n_classes, self.most, part.covariance())
-            used = self._unit * part.features if self.common else part.features[..., :0]
-            found.append(LabelBlock(labels, used, block.counts))
-        return found
-
-    def evidence(self, theta: np.ndarray) -> LabelEvidence:
-        """Return the evidence and the mode of the latent functions."""
-        prior = self.layout.at(theta, self.points)
-        return label_evidence(self.given([prior.on(block) for block in self.blocks]), self._start)
-
-    def __call__(self, theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Return log p(theta) + J, with its derivative by theta unless told otherwise."""
-        layout = self.layout
-        prior = layout.at(theta, self.points)
-        parts = [prior.on(block) for block in self.blocks]
-        given = self.given(parts)
-        evidence = label_evidence(given, self._start)
-        z = (theta - layout.center) / layout.spread
-        value, slope = evidence.value - 0.5 * float(z @ z), -z / layout.spread
-        if not (np.isfinite(value) and evidence.converged):
-            return np.inf, slope  # keep the previous starting point
-        self._start = evidence.coefficients
+    def __call__(self, parts: Sequence[OnBlock], gradient: bool = True) -> Evidence:
+        """Return the evidence, with its derivatives unless told otherwise."""
+        given, found = self.at(parts)
+        if not (np.isfinite(found.value) and found.converged):
+            raise np.linalg.LinAlgError("the mode of the latent functions was not found")
+        self.start = found.coefficients
         if not gradient:
-            return value, slope
-        by_block = []
-        for part, (by_covariance, by_features) in zip(parts, label_slopes(given, evidence), strict=True):
-            by_mean = self._unit * by_features if self.common else np.zeros_like(part.features)
-            by_block.append((self._unit**2 * by_covariance, by_mean))
-        return value, slope + prior.gradient(parts, by_block)
+            return Evidence(found.value, [])
+        slopes = []
+        for part, (by_covariance, by_features) in zip(parts, label_slopes(given, found), strict=True):
+            by_mean = self.unit * by_features if self.common else np.zeros_like(part.features)
+            slopes.append((self.unit**2 * by_covariance, by_mean))
+        return Evidence(found.value, slopes)
 
-    @property
-    def _unit(self) -> float:
-        """Standard deviation of the difference of two classes that t stands for, or of one class."""
-        return 2.0**0.5 if self.most == 2 else 1.0
-
-    def find_mode(self, near: Sequence[Mode], max_iterations: int) -> Mode:
-        """Return the mode of theta."""
-        return climb(self.layout, self, near, max_iterations)
+    def at(self, parts: Sequence[OnBlock]) -> tuple[list[LabelBlock], LabelEvidence]:
+        """Return the labels given theta, and their evidence."""
+        given = []
+        for part, n_classes in zip(parts, self.n_classes, strict=True):
+            labels = Labels.of(part.block.y, part.block.mask, n_classes, self.most, part.covariance())
+            features = self.unit * part.features if self.common else part.features[..., :0]
+            given.append(LabelBlock(labels, features, part.block.counts))
+        return given, label_evidence(given, self.start)
 
 
 PLAIN = {"linear": False, "smooth": True}  # families without a common rule, and whether latent functions are smooth
 COMMON = {"common linear": "linear", "common smooth": "smooth"}  # with one, and the same without
-RULE_EVIDENCE = 1.0  # nats for a common rule from which on one is considered (Kass and Raftery, 1995: "positive")
-OVERWHELMING = 10.0  # nats for a common rule from which on only that is
-
-
-@dataclass(frozen=True, eq=False)
-class LabelTasks:
-    """Standardized tasks with classes 0, 1, ..., and how much the evidence of each counts."""
-
-    scaling: Scaling
-    tasks: Sequence[Task]
-    n_classes: np.ndarray  # (tasks,)
-    counts: np.ndarray  # (tasks,)
-    of_environment: np.ndarray | None = None  # (environments,): the count of a task of each
+RULE_EVIDENCE = 1.0  # nats for a common rule, below which it is dropped (Kass and Raftery, 1995: "positive")
+OVERWHELMING = 10.0  # nats for a common rule, above which the family without it is dropped
 
 
 def fit_label_families(
-    training: LabelTasks,
+    training: TrainingTasks,
     shared: bool,
     near: FamilyFit | None = None,
     max_iterations: int = MAX_ITERATIONS,
     separate: bool | None = None,
     only: Collection[str] | None = None,
 ) -> FamilyFit:
-    """Fit the families, `only` some of them or those that the evidence speaks for.
+    """Fit families to labels: those named in `only`, or those that the evidence supports.
 
     Only classes that are `shared` by all tasks can follow a common rule. The evidence of all tasks tells whether they
     do where held-out tasks are too few to: a rule of many inputs also fits labels that mean nothing, and then predicts
     worse than none. `near` has fits to similar tasks; with almost the same tasks a few iterations are enough.
     """
-    fitter = _Fitter(training, near, max_iterations, separate)
-    for name in PLAIN if only is None else only:
-        fitter.fit(name)
-    for name, plain in COMMON.items() if shared and only is None else ():
-        if not (fitter.fit(name) and plain in fitter.modes):
+    tasks = [Task(within_reach(task.x), task.y) for task in training.tasks]
+    points = place_points(tasks)
+    columns = Columns(points.shape[1], separate)
+    blocks = make_blocks(tasks, training.counts, training.is_target, points, columns)
+    sizes, numbers = np.array([len(task.y) for task in tasks]), np.asarray(training.n_classes)
+    n_classes = [numbers[members] for _, members in group_by_size(sizes, 3)]
+    fit = FamilyFit({}, {})
+    for name in (*PLAIN, *(COMMON if shared else ())) if only is None else only:
+        plain = COMMON.get(name, "")
+        terms = Line(learned_trend=True), *((Curve(), Deviation()) if PLAIN[plain or name] else ())
+        layout, evidence = Layout(terms, columns, 0.0), EvidenceOfLabels(n_classes, bool(plain))
+        known = [fits.modes[of] for fits, of in ((near, name), (fit, plain)) if fits is not None and of in fits.modes]
+        try:
+            mode = find_mode(layout, blocks, points, known[:1], max_iterations, evidence)
+            at = layout.at(mode.theta, points)
+            _, found = evidence.at([at.on(block) for block in blocks])
+        except np.linalg.LinAlgError:
             continue
-        gain = fitter.modes[name].value - fitter.modes[plain].value
+        if not (np.isfinite(mode.value) and found.converged):
+            continue
+        fit.modes[name] = mode
+        gain = mode.value - fit.modes[plain].value if only is None and plain in fit.modes else RULE_EVIDENCE
         if gain < RULE_EVIDENCE:
-            fitter.drop(name)
             break  # a smooth rule is not worth the time then
         if gain > OVERWHELMING:
-            fitter.drop(plain)
-    return FamilyFit(fitter.priors, fitter.modes)
+            del fit.priors[plain]
+        fit.priors[name] = _prior(training, mode, points, found if plain else None)
+    return fit
 
 
-class _Fitter:
-    """The fits of one family after another to the same tasks."""
-
-    def __init__(self, training: LabelTasks, near: FamilyFit | None, max_iterations: int, separate: bool | None):
-        self.training, self.near, self.max_iterations = training, near, max_iterations
-        tasks = [Task(within_reach(task.x), task.y) for task in training.tasks]
-        self.points = place_points(tasks)
-        self.columns = Columns(self.points.shape[1], separate)
-        self.blocks = make_blocks(tasks, training.counts, np.zeros(len(tasks)), self.points, self.columns)
-        sizes = np.array([len(task.y) for task in tasks])
-        self.n_classes = [training.n_classes[members] for _, members in group_by_size(sizes, 3)]
-        self.priors: dict[str, LabelPrior] = {}
-        self.modes: dict[str, Mode] = {}
-
-    def fit(self, name: str) -> bool:
-        """Find the mode of theta, and the prior there; return whether it was found."""
-        smooth, common = PLAIN[COMMON.get(name, name)], name in COMMON
-        terms = Line(learned_trend=True), *((Curve(), Deviation()) if smooth else ())
-        layout = Layout(terms, self.columns, 0.0)
-        objective = LabelObjective(layout, self.blocks, self.n_classes, self.points, common)
-        known = [self.near.modes[name]] if self.near is not None and name in self.near.modes else []
-        if not known and common and COMMON[name] in self.modes:
-            known = [self.modes[COMMON[name]]]
-        try:
-            mode = objective.find_mode(known, self.max_iterations)
-            evidence = objective.evidence(mode.theta)
-        except np.linalg.LinAlgError:
-            return False
-        if not (np.isfinite(mode.value) and evidence.converged):
-            return False
-        self.priors[name] = _prior(self.training, mode, self.points, evidence, common)
-        self.modes[name] = mode
-        return True
-
-    def drop(self, name: str) -> None:
-        """Leave a family out; its mode stays, to start similar fits from."""
-        del self.priors[name]
-
-
-def _prior(training: LabelTasks, mode: Mode, points: np.ndarray, evidence: LabelEvidence, common: bool) -> LabelPrior:
+def _prior(training: TrainingTasks, mode: Mode, points: Array, rule: LabelEvidence | None) -> LabelPrior:
     n_weights = mode.layout.n_weights(len(points))
     nothing = np.zeros(n_weights), np.zeros((n_weights, n_weights))
-    given = training.scaling, mode.layout, mode.theta, points, *nothing
-    prior = LabelPrior(FittedTerms(*given, counts=training.of_environment), np.zeros((0, n_weights)))
-    return _with_rule(prior, evidence) if common else prior
+    terms = FittedTerms(training.scaling, mode.layout, mode.theta, points, *nothing, counts=training.of_environment)
+    prior = LabelPrior(terms, np.zeros((0, n_weights)))
+    return prior if rule is None else _with_rule(prior, rule)
 
 
-def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: np.ndarray) -> LabelPrior:
+def with_rule_of(prior: LabelPrior, tasks: Sequence[Task], counts: Array) -> LabelPrior:
     """Return the prior with its common rule learned from other tasks; all else stays as it is.
 
     Tasks must be standardized by the prior's scaling.
     """
-    layout, points = prior.terms.layout, prior.terms.points
+    terms = prior.terms
     tasks = [Task(within_reach(task.x), task.y) for task in tasks]
-    blocks = make_blocks(tasks, counts, np.zeros(len(tasks)), points, layout.columns)
-    most = max(len(prior.weights), 2)
-    n_classes = [np.full(len(block.counts), most) for block in blocks]
-    evidence = LabelObjective(layout, blocks, n_classes, points, common=True).evidence(prior.terms.theta)
-    return _with_rule(prior, evidence) if evidence.converged else prior
+    blocks = make_blocks(tasks, counts, np.zeros(len(tasks)), terms.points, terms.layout.columns)
+    n_classes = [np.full(len(block.counts), max(len(prior.weights), 2)) for block in blocks]
+    _, found = EvidenceOfLabels(n_classes, common=True).at([terms.at.on(block) for block in blocks])
+    return _with_rule(prior, found) if found.converged else prior
 
 
-def _with_rule(prior: LabelPrior, evidence: LabelEvidence) -> LabelPrior:
+def _with_rule(prior: LabelPrior, found: LabelEvidence) -> LabelPrior:
     # The features of the difference of two classes are larger by the root of two.
-    weights = evidence.weights * (2.0**0.5 if len(evidence.weights) == 1 else 1.0)
-    return replace(prior, terms=replace(prior.terms, weights_root=contrast_root(evidence)), weights=weights)
+    weights = found.weights * (2.0**0.5 if len(found.weights) == 1 else 1.0)
+    return replace(prior, terms=replace(prior.terms, weights_root=contrast_root(found)), weights=weights)
 
 
-def contrast_root(evidence: LabelEvidence) -> np.ndarray:
+def contrast_root(evidence: LabelEvidence) -> Array:
     """Return Q with Q Q' = V, the uncertainty of a class's mean weights that differences between classes have.
 
     Labels say nothing about a shift of all classes. V is what the covariances V_cd of the weights of classes c and d

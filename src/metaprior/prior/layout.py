@@ -1,31 +1,113 @@
-"""The terms of a prior together: where the parameters of each stand in theta, and what they say of a block of tasks."""
+"""The contract of a term of a prior, and the terms of a prior together: at one theta, and for a block of tasks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from metaprior.linalg import Array, cholesky, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
-from metaprior.prior.columns import Columns
-from metaprior.prior.process import add_noise
-from metaprior.prior.terms import AtBlock, Basis, Environment, Group, Parameters, Slopes, Term, total
+from metaprior.prior.columns import Columns, Uncached, group_sums
+from metaprior.prior.process import RBF, add_noise, mapped
+
+JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
+
+
+class Group(NamedTuple):
+    """Parameters of one kind, with independent normal hyper-priors. All but correlations are logarithms of scales."""
+
+    name: str
+    number: int
+    mean: float | Array
+    std: float | Array
+
 
 NOISE = Group("noise", 1, -1.0, 1.5)
 
 
+class Slopes(NamedTuple):
+    """Derivatives of the evidence: by theta, to be added to, and by what it is a function of."""
+
+    gradient: Array
+    by_covariance: Array  # (tasks, n, n)
+    by_functions: Array  # (tasks, n, points): by the functions of the common curve through other terms; () if none
+    by_basis: Array  # (points, points): by the root L of the common curve, which the blocks share; to be added to
+
+
+class Term:
+    """A part of a prior: functions of the common mean, functions of a task's own, or a covariance.
+
+    Functions have weights of variance one, times a scale of each or a matrix. By default the scales are a group of
+    theta, and derivatives by their logarithms follow.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[str] = ""  # another term that has to be there
+    mean_group: ClassVar[str] = ""  # scales of functions of the common mean
+    own_group: ClassVar[str] = ""  # scales of functions of a task's own
+
+    def groups(self, columns: Columns) -> list[Group]:
+        """Return its parameters, with the hyper-prior."""
+        raise NotImplementedError
+
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        """Return the number of functions of the common mean, for every scale of `mean_group`."""
+        return ()
+
+    def mean_map(self, at: "AtTheta") -> Array:
+        """Return the map from weights of variance one to those of its functions of the common mean."""
+        widths = self.widths(at.columns, at.n_points)
+        return np.repeat(at.scale(self.mean_group), widths) if self.mean_group else np.zeros(0)
+
+    def mean_functions(self, on: "OnBlock") -> Array | None:
+        """Return its functions of the common mean, (tasks, n, functions), zero for padding."""
+        return None
+
+    def common(self, on: "OnBlock") -> Array | None:
+        """Return the same with weights of variance one: its columns of F."""
+        functions = self.mean_functions(on)
+        return None if functions is None else mapped(functions, self.mean_map(on.at))
+
+    def own_map(self, at: "AtTheta") -> Array:
+        """Return the map from weights of variance one to those of a task's own functions."""
+        return at.scale(self.own_group) if self.own_group else np.zeros(0)
+
+    def own(self, on: "OnBlock") -> Array | None:
+        """Return the functions whose weights differ between tasks, (tasks, n, functions)."""
+        return None
+
+    def covariance(self, on: "OnBlock") -> Array | None:
+        """Return a covariance that is no product of few functions, (tasks, n, n)."""
+        return None
+
+    def pull_back(self, on: "OnBlock", slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
+        """Add to the gradient, and to what other terms need.
+
+        `by_mean` is the derivative by its columns of F, `by_weight` its product with them, summed over readings: the
+        derivative by the logarithms of their scales.
+        """
+        if self.mean_group:
+            widths = tuple(self.widths(on.at.columns, on.at.n_points))
+            slopes.gradient[on.at.places[self.mean_group]] += group_sums(by_weight, widths)
+        if self.own_group:
+            by_scale = column_sums(slopes.by_covariance, self.own(on))
+            slopes.gradient[on.at.places[self.own_group]] += 2.0 * on.at.scale(self.own_group) ** 2 * by_scale
+
+    def process_fields(self, at: "AtTheta", fitted: Any) -> dict[str, Any]:
+        """Return its fields of the `Process` of a new task, given the `FittedTerms`."""
+        return {}
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(Uncached):
     """Where each parameter stands in theta, with independent normal hyper-priors."""
 
     terms: tuple[Term, ...]
     columns: Columns
     log_noise: float | None = None  # if the noise is given, in standardized units
     of_likelihood: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # hyper-prior of its parameters: means, stds
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is cached
 
     def has(self, name: str) -> bool:
         """Return whether there is a term."""
@@ -50,34 +132,45 @@ class Layout:
         return {group.name: slice(end - group.number, end) for group, end in zip(self.groups, ends, strict=True)}
 
     @cached_property
-    def center(self) -> np.ndarray:
+    def center(self) -> Array:
         """Mean of the hyper-prior."""
         return np.concatenate([np.broadcast_to(group.mean, group.number) for group in self.groups])
 
     @cached_property
-    def spread(self) -> np.ndarray:
+    def spread(self) -> Array:
         """Standard deviation of the hyper-prior."""
         return np.concatenate([np.broadcast_to(group.std, group.number) for group in self.groups])
 
-    def scale(self, theta: np.ndarray, name: str) -> np.ndarray:
+    def log_prior(self, theta: Array) -> tuple[float, Array]:
+        """Return the logarithm of the hyper-prior's density, up to a constant, and its derivative."""
+        z = (theta - self.center) / self.spread
+        return -0.5 * float(z @ z), -z / self.spread
+
+    def scale(self, theta: Array, name: str) -> Array:
         """Return the scales of a group, exp(theta)."""
         return np.exp(theta[self.places[name]])
 
-    def noise_variance(self, theta: np.ndarray) -> float:
+    def noise_variance(self, theta: Array) -> float:
         """Return the noise variance."""
         return float(np.exp(2.0 * (theta[0] if self.log_noise is None else self.log_noise)))
 
-    def likelihood_parameters(self, theta: np.ndarray) -> np.ndarray:
+    def likelihood_parameters(self, theta: Array) -> Array:
         """Return the parameters of the likelihood."""
         return theta[len(theta) - len(self.of_likelihood[0]) :]
 
     def n_weights(self, n_points: int) -> int:
         """Return the number of weights of the common mean."""
         n_points = n_points if self.has("curve") else 0
-        n_weights = sum(term.n_weights(self.columns, n_points) for term in self.terms)
-        return n_weights * (2 if self.has(Environment.name) else 1)
+        n_weights = sum(sum(term.widths(self.columns, n_points)) for term in self.terms)
+        return n_weights * (2 if self.has("environment") else 1)
 
-    def at(self, theta: np.ndarray, points: np.ndarray) -> "AtTheta":
+    @property
+    def n_own(self) -> int:
+        """Number of functions of a task's own."""
+        at = AtTheta(self, self.center, np.zeros((0, 0, 1)))
+        return sum(len(term.own_map(at)) for term in self.terms)
+
+    def at(self, theta: Array, points: Array) -> "AtTheta":
         """Return the prior at one theta, given the inducing points, whose distances are kept for the next theta."""
         known, distances = self.__dict__.get("_latest_points", (None, None))
         if known is not points:
@@ -85,7 +178,7 @@ class Layout:
             self.__dict__["_latest_points"] = points, distances
         return AtTheta(self, theta, distances)
 
-    def starts(self) -> list[np.ndarray]:
+    def starts(self) -> list[Array]:
         """Return starting points: the hyper-prior mean, with length scales from a quarter to twice as long."""
         lengths = [self.places[name] for name in ("mean_lengths", "lengths") if name in self.places]
         starts = []
@@ -97,91 +190,135 @@ class Layout:
         return starts
 
 
-class AtTheta:
-    """The terms of a prior at one theta."""
+class Basis:
+    """The common curve mu as mean weights of whitened functions: s k(x, Z) L^-T, where L L' = k(Z, Z)."""
 
-    def __init__(self, layout: Layout, theta: np.ndarray, distances: np.ndarray):
-        self.layout, self.theta = layout, theta
-        self.parameters = Parameters(layout.columns, theta, layout.places, distances)
-        self.basis = Basis(self.parameters) if layout.has("curve") else None
+    def __init__(self, at: "AtTheta"):
+        self.lengths, self.scale = at.scale("mean_lengths"), float(at.scale("mean")[0])
+        self.kernel = kernel_of_distances(RBF, at.distances, self.lengths)  # k(Z, Z) without jitter
+        self.root = cholesky(self.kernel + JITTER * np.eye(len(self.kernel)))  # L
+        self.inverse_root = triangular_inverse(self.root)
+        self.map = self.scale * self.inverse_root.T  # from kernels k(x, Z) to the functions
+
+    def slope_by_lengths(self, by_root: Array, distances: Array) -> Array:
+        """Return the derivative by the logarithms of the length scales through L, given that by L."""
+        inner = np.tril(self.root.T @ np.tril(by_root))
+        inner[np.diag_indices_from(inner)] *= 0.5
+        by_kernel = self.inverse_root.T @ inner @ self.inverse_root
+        return total(0.5 * (by_kernel + by_kernel.T) * self.kernel, distances) / self.lengths**2
+
+
+class AtTheta:
+    """The terms of a prior at one theta, and what they share there."""
+
+    def __init__(self, layout: Layout, theta: Array, distances: Array):
+        self.layout, self.columns, self.places = layout, layout.columns, layout.places
+        self.theta, self.distances = theta, distances  # squared, between the inducing points, (points, points, lengths)
+        self.n_points = len(distances) if layout.has("curve") else 0
+
+    @cached_property
+    def basis(self) -> Any:
+        """The `Basis` of the common curve, None if there is none."""
+        return Basis(self) if self.layout.has("curve") else None
+
+    def scale(self, name: str) -> Array:
+        """Return the scales of a group, exp(theta)."""
+        return np.exp(self.theta[self.places[name]])
 
     def on(self, block: Block) -> "OnBlock":
         """Return what the terms say of a block of tasks."""
         return OnBlock(self, block)
 
-    def gradient(self, blocks: Sequence["OnBlock"], slopes: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def gradient(self, parts: Sequence["OnBlock"], slopes: Sequence[tuple[Array, Array]]) -> Array:
         """Return the derivative by theta, given those by the covariances and mean features of every block."""
-        gradient, n_points = np.zeros(len(self.theta)), 0 if self.basis is None else len(self.basis.root)
-        by_basis = np.zeros((n_points, n_points))
-        for block, (by_covariance, by_features) in zip(blocks, slopes, strict=True):
-            added = block.pull_back(by_covariance, by_features)
-            gradient += added.gradient
-            by_basis += added.by_basis
+        gradient, by_root = np.zeros(len(self.theta)), np.zeros((self.n_points, self.n_points))
+        for part, each in zip(parts, slopes, strict=True):
+            part.pull_back(*each, gradient, by_root)
         if self.basis is not None:
-            gradient[self.layout.places["mean_lengths"]] += self._lengths_slope(by_basis)
+            gradient[self.places["mean_lengths"]] += self.basis.slope_by_lengths(by_root, self.distances)
         return gradient
 
-    def _lengths_slope(self, by_root: np.ndarray) -> np.ndarray:
-        """Return the derivative by the logarithm of the common curve's length scales through L, given that by L."""
-        assert self.basis is not None
-        inner = np.tril(self.basis.root.T @ np.tril(by_root))
-        inner[np.diag_indices_from(inner)] *= 0.5
-        by_kernel = self.basis.inverse_root.T @ inner @ self.basis.inverse_root
-        by_kernel = 0.5 * (by_kernel + by_kernel.T) * self.basis.kernel
-        return total(by_kernel, self.parameters.distances) / self.basis.lengths**2
 
-
-class OnBlock(AtBlock):
+class OnBlock:
     """What the terms of a prior at one theta say of a block of tasks."""
 
-    def __init__(self, prior: AtTheta, block: Block):
-        super().__init__(prior.parameters, prior.basis, block)
-        self.layout, self.theta = prior.layout, prior.theta
+    def __init__(self, at: AtTheta, block: Block):
+        self.at, self.layout, self.block = at, at.layout, block
+        self.kept: dict[str, Any] = {}  # by terms, for their derivatives
 
     @cached_property
-    def features(self) -> np.ndarray:
+    def kernel(self) -> Array:
+        """k(x, Z) of the common curve; zero for padding."""
+        return kernel_of_distances(RBF, self.block.to_points, self.at.basis.lengths) * self.block.mask[..., None]
+
+    @cached_property
+    def functions(self) -> Array:
+        """The whitened functions of the common curve."""
+        return self.kernel @ self.at.basis.map
+
+    @cached_property
+    def features(self) -> Array:
         """F, the functions of the common mean with weights of variance one, (tasks, n, weights)."""
         environment = self.layout.find("environment")
         return self._shared if environment is None else environment.double(self, self._shared)
 
     @cached_property
-    def _shared(self) -> np.ndarray:
+    def _shared(self) -> Array:
         """Those that all environments share."""
         parts = [term.common(self) for term in self.layout.terms]
         return np.concatenate([part for part in parts if part is not None], axis=-1)
 
-    def covariance(self) -> np.ndarray:
+    def covariance(self) -> Array:
         """Return a new array of the covariances of tasks around the common mean, without noise, (tasks, n, n)."""
         found = np.zeros((*self.block.mask.shape, self.block.mask.shape[1]))
         for term in self.layout.terms:
             if (functions := term.own(self)) is not None:
-                by = term.own_map(self.parameters)
+                by = term.own_map(self.at)
                 scaled = functions * by**2 if by.ndim == 1 else functions @ by @ by.T
                 found += scaled @ np.swapaxes(functions, 1, 2)
             if (covariance := term.covariance(self)) is not None:
                 found += covariance
         return found
 
-    def given(self, noise: float | None = None) -> Gaussians:
-        """Return the readings given the weights of the mean, with the noise of theta unless told otherwise."""
-        variance = self.layout.noise_variance(self.theta) if noise is None else noise
+    def given(self, noise: float | None = None, covariance: Array | None = None) -> Gaussians:
+        """Return the readings given the weights of the mean, with the noise and covariance of theta by default.
+
+        A covariance that is given is overwritten.
+        """
+        covariance = self.covariance() if covariance is None else covariance
+        variance = self.layout.noise_variance(self.at.theta) if noise is None else noise
         known = variance if self.block.noise is None else variance + self.block.noise
-        covariance = add_noise(self.covariance(), self.block.mask, known)
+        covariance = add_noise(covariance, self.block.mask, known)
         return Gaussians(self.block.y, self.features, covariance, self.block.counts)
 
-    def pull_back(self, by_covariance: np.ndarray, by_features: np.ndarray) -> Slopes:
-        """Return the derivative by theta, and by the root of the common curve's basis."""
-        n_theta, shared, terms = len(self.theta), self._shared, self.layout.terms
-        n_points = 0 if self.basis is None else len(self.basis.root)
-        by_functions = np.zeros((*self.block.mask.shape, n_points) if self.layout.has("bend") else ())
-        slopes = Slopes(np.zeros(n_theta), by_covariance, by_functions, np.zeros((n_points, n_points)))
-        if self.layout.log_noise is None:
+    def pull_back(self, by_covariance: Array, by_features: Array, gradient: Array, by_basis: Array) -> None:
+        """Add to the derivative by theta, and to that by the root of the common curve's basis."""
+        layout, n_points, at = self.layout, self.at.n_points, self.at
+        by_functions = np.zeros((*self.block.mask.shape, n_points) if layout.has("bend") else ())
+        slopes = Slopes(gradient, by_covariance, by_functions, by_basis)
+        if layout.log_noise is None:
             trace = np.sum(np.diagonal(by_covariance, axis1=1, axis2=2) * self.block.mask)
-            slopes.gradient[self.places["noise"]] = 2.0 * self.layout.noise_variance(self.theta) * trace
-        if (environment := self.layout.find("environment")) is not None:
-            by_features = environment.fold_back(self, slopes, shared, by_features)
-        by_weight = np.sum(by_features * shared, axis=(0, 1))
-        ends = np.cumsum([term.n_weights(self.columns, n_points) for term in terms]).tolist()
-        for term, first, end in reversed(list(zip(terms, [0, *ends], ends, strict=False))):
+            gradient[at.places["noise"]] += 2.0 * layout.noise_variance(at.theta) * trace
+        if (environment := layout.find("environment")) is not None:
+            by_features = environment.fold_back(self, slopes, self._shared, by_features)
+        by_weight = np.sum(by_features * self._shared, axis=(0, 1))
+        end = len(by_weight)
+        for term in reversed(layout.terms):
+            first = end - sum(term.widths(at.columns, n_points))
             term.pull_back(self, slopes, by_features[..., first:end], by_weight[first:end])
-        return slopes
+            end = first
+
+
+def kernel_of_distances(kernel: Any, squared_distances: Array, lengths: Array) -> Array:
+    """Return a kernel from squared distances along every variable, or in all."""
+    return kernel.value(squared_distances @ lengths**-2.0)
+
+
+def column_sums(by_covariance: Array, functions: Any) -> Array:
+    """Return f' G f for every function f, summed over tasks."""
+    return np.sum((by_covariance @ functions) * functions, axis=(0, 1))
+
+
+def total(weights: Array, squared_distances: Array) -> Array:
+    """Return the weighted sum of squared distances along every variable."""
+    return weights.ravel() @ squared_distances.reshape(weights.size, -1)

@@ -1,33 +1,26 @@
-"""The tasks of a fit, padded in blocks of similar sizes with all that does not depend on theta; inducing points.
-
-The weights m of a linear mean are integrated out of the weighted evidence (docs/explanations/how-it-works.md).
+"""The mode of theta given tasks, with the weights m of their common mean integrated out.
 
 With y_i ~ N(F_i m, C_i), m ~ N(0, I) and counts c_i, the log Gibbs density is -|m|^2 / 2 + sum_i c_i log N(y_i | F_i m,
 C_i) up to log p(theta). It is Gaussian in m: with P = I + sum_i c_i F_i' C_i^-1 F_i and b = sum_i c_i F_i' C_i^-1 y_i,
-m is N(P^-1 b, P^-1), and integrating it out leaves
+m is N(P^-1 b, P^-1), and integrating it out leaves the evidence
 
     J = -sum_i c_i (y_i' C_i^-1 y_i + log |C_i|) / 2 + b' P^-1 b / 2 - log |P| / 2.
 
-The mode of the collapsed Gibbs density of theta, by a quasi-Newton method.
-
-The prior of the common curve is checked against what the mean predicts of tasks that it has not seen.
-The evidence tells little about a curve that all tasks share: their own deviations can explain the same readings. So it
-may shrink the common curve to a flat line although the average of the tasks is far from one. Readings of a new task
-hide this, but without any it is predicted by the common mean alone. Groups of tasks are therefore left out in turn. If
-that predicts them better, the prior of the common curve is made wider, and its length scales those of the
-tasks' own curves: then the common mean is about the average of these.
+The mode of log p(theta) + J is found by a quasi-Newton method. Other likelihoods have other evidences, which depend on
+theta through the same C_i and F_i.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-from metaprior.linalg import cholesky, triangular_inverse
+from metaprior.linalg import Array, cholesky, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
-from metaprior.prior.layout import Layout
+from metaprior.prior.layout import Layout, OnBlock
 from metaprior.prior.process import deformations
 from metaprior.prior.terms import n_deformations
 
@@ -36,10 +29,10 @@ class Collapsed(NamedTuple):
     """The collapsed evidence J and the Gaussian posterior of m."""
 
     value: float  # J, without the constant of the normal distribution
-    mean: np.ndarray  # P^-1 b
-    root: np.ndarray  # R with R R' = P^-1
-    precisions: list[np.ndarray]  # C^-1 of every block
-    projected: list[np.ndarray]  # C^-1 F of every block
+    mean: Array  # P^-1 b
+    root: Array  # R with R R' = P^-1
+    precisions: list[Array]  # C^-1 of every block
+    projected: list[Array]  # C^-1 F of every block
 
 
 def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
@@ -52,7 +45,7 @@ def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
         log_determinant = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
         inverse = np.linalg.inv(block.covariance)
         solved = inverse @ block.features
-        added = _information(block, solved)
+        added = information(block, solved)
         precision, linear = precision + added[0], linear + added[1]
         squares = np.sum(block.y * (inverse @ block.y[..., None])[..., 0], axis=1)
         value -= 0.5 * float(block.counts @ (squares + log_determinant))
@@ -63,25 +56,21 @@ def collapse(blocks: Sequence[Gaussians]) -> Collapsed:
     return Collapsed(value, mean, root, precisions, projected)
 
 
-def information(block: Gaussians) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a block adds to P and b."""
-    return _information(block, np.linalg.solve(block.covariance, block.features))
+def information(block: Gaussians, solved: Array) -> tuple[Array, Array]:
+    """Return what a block adds to P and b, given C^-1 F."""
+    n_features = solved.shape[-1]
+    weighted = (block.counts[:, None, None] * solved).reshape(-1, n_features)
+    return weighted.T @ block.features.reshape(-1, n_features), block.y.ravel() @ weighted
 
 
-def posterior_of_weights(precision: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def posterior_of_weights(precision: Array, linear: Array) -> tuple[Array, Array, float]:
     """Return P^-1 b, R with R R' = P^-1, and log |P|."""
     factor = cholesky(precision)
     root = triangular_inverse(factor).T
     return root @ (root.T @ linear), root, 2.0 * float(np.log(np.diagonal(factor)).sum())
 
 
-def _information(block: Gaussians, solved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    n_features = solved.shape[-1]
-    weighted = (block.counts[:, None, None] * solved).reshape(-1, n_features)
-    return weighted.T @ block.features.reshape(-1, n_features), block.y.ravel() @ weighted
-
-
-def slopes(blocks: Sequence[Gaussians], collapsed: Collapsed) -> list[tuple[np.ndarray, np.ndarray]]:
+def slopes(blocks: Sequence[Gaussians], collapsed: Collapsed) -> list[tuple[Array, Array]]:
     """Return the derivatives of J with respect to every C_i and F_i, for each block.
 
     With r_i = C_i^-1 (y_i - F_i P^-1 b): dJ/dC_i = c_i (r_i r_i' - C_i^-1 + C_i^-1 F_i P^-1 F_i' C_i^-1) / 2 and
@@ -111,63 +100,85 @@ class Mode:
     """The mode of theta given some tasks."""
 
     layout: Layout
-    theta: np.ndarray
+    theta: Array
     value: float  # log Gibbs density, up to a constant
-    inverse_hessian: np.ndarray  # of minus the log density, approximated by the quasi-Newton method
+    inverse_hessian: Array  # of minus the log density, approximated by the quasi-Newton method
 
 
 class CommonCurve(NamedTuple):
     """The posterior mean of the common line and curve of the target, as a function of standardized inputs."""
 
-    line: np.ndarray  # (1 + n_inputs,)
-    weights: np.ndarray  # (points,)
-    points: np.ndarray  # (points, n_inputs)
-    lengths: np.ndarray  # (n_inputs or 1,)
+    line: Array  # (1 + n_inputs,)
+    weights: Array  # (points,)
+    points: Array  # (points, n_inputs)
+    lengths: Array  # (n_inputs or 1,)
+
+
+class Evidence(NamedTuple):
+    """The evidence J of tasks at one theta."""
+
+    value: float
+    slopes: Sequence[tuple[Array, Array]]  # dJ/dC and dJ/dF of every block; none if not asked for
+    by_parameters: Array | None = None  # dJ by the parameters of the likelihood
 
 
 class Density(NamedTuple):
     """The log Gibbs density at one theta."""
 
     value: float
-    slope: np.ndarray  # by theta
-    collapsed: Collapsed
+    slope: Array  # by theta
+    parts: list[OnBlock]
+
+
+def evidence_of_readings(parts: Sequence[OnBlock], gradient: bool = True) -> Evidence:
+    """Return the evidence of readings with Gaussian noise."""
+    given = [part.given() for part in parts]
+    collapsed = collapse(given)
+    return Evidence(collapsed.value, slopes(given, collapsed) if gradient else [])
 
 
 def log_density(
-    layout: Layout, theta: np.ndarray, blocks: Sequence[Block], points: np.ndarray, gradient: bool = True
+    layout: Layout,
+    theta: Array,
+    blocks: Sequence[Block],
+    points: Array,
+    gradient: bool = True,
+    evidence: Callable[[Sequence[OnBlock], bool], Evidence] = evidence_of_readings,
 ) -> Density:
     """Return log p(theta) + J up to constants, with its derivatives unless told otherwise."""
-    prior = layout.at(theta, points)
-    parts = [prior.on(block) for block in blocks]
-    given = [part.given() for part in parts]
-    collapsed = collapse(given)
-    z = (theta - layout.center) / layout.spread
-    value, slope = collapsed.value - 0.5 * float(z @ z), -z / layout.spread
+    at = layout.at(theta, points)
+    parts = [at.on(block) for block in blocks]
+    found = evidence(parts, gradient)
+    value, slope = layout.log_prior(theta)
     if gradient:
-        slope += prior.gradient(parts, slopes(given, collapsed))
-    return Density(value, slope, collapsed)
+        slope = slope + at.gradient(parts, found.slopes)
+    if found.by_parameters is not None:
+        slope[layout.places["likelihood"]] += found.by_parameters
+    return Density(value + found.value, slope, parts)
 
 
 def find_mode(
     layout: Layout,
     blocks: Sequence[Block],
-    points: np.ndarray,
+    points: Array,
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
+    evidence: Callable[[Sequence[OnBlock], bool], Evidence] = evidence_of_readings,
+    tolerance: float = GRADIENT_TOLERANCE,
 ) -> Mode:
-    """Return the mode of theta given readings; if tasks deform the common curve, given its prior at the start too."""
+    """Return the mode of theta given tasks; if these deform the common curve, given its prior at the start too."""
     free = free_parameters(layout)
 
-    def density(theta: np.ndarray, gradient: bool) -> tuple[float, np.ndarray]:
-        value, slope, _ = log_density(layout, theta, blocks, points, gradient)
+    def density(theta: Array, gradient: bool = True) -> tuple[float, Array]:
+        value, slope, _ = log_density(layout, theta, blocks, points, gradient, evidence)
         return value, free * slope
 
-    return climb(layout, density, near, max_iterations)
+    return climb(layout, density, near, max_iterations, tolerance)
 
 
 def climb(
     layout: Layout,
-    density: Callable[[np.ndarray, bool], tuple[float, np.ndarray]],
+    density: Callable[..., tuple[float, Array]],
     near: Sequence[Mode] = (),
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = GRADIENT_TOLERANCE,
@@ -177,18 +188,9 @@ def climb(
     It starts from the best of `near`, modes of similar tasks or of a similar prior; without any, from all general
     starting points, and the highest mode is kept.
     """
+    loss = loss_of(layout, density)
 
-    def loss(theta: np.ndarray, gradient: bool = True) -> tuple[float, np.ndarray]:
-        if np.max(np.abs(theta - layout.center) / layout.spread) < FARTHEST:
-            try:
-                value, slope = density(theta, gradient)
-            except np.linalg.LinAlgError:
-                return np.inf, np.zeros(len(theta))
-            if np.isfinite(value) and np.isfinite(slope).all():
-                return -value, -slope
-        return np.inf, np.zeros(len(theta))
-
-    def climb_from(start: np.ndarray, inverse_hessian: np.ndarray | None) -> Mode:
+    def climb_from(start: Array, inverse_hessian: Array | None) -> Mode:
         options: dict[str, object] = {"maxiter": max_iterations, "gtol": tolerance}
         if inverse_hessian is not None:
             options["hess_inv0"] = inverse_hessian
@@ -201,8 +203,23 @@ def climb(
     known = [extended(mode, layout) for mode in near if mode.layout.has("curve") == layout.has("curve")]
     if not known:  # few tasks have several modes, and the highest is not always near the best start
         return max((climb_from(start, None) for start in layout.starts()), key=lambda mode: mode.value)
-    nearest = min(known, key=lambda mode: loss(mode.theta, gradient=False)[0]) if len(known) > 1 else known[0]
+    nearest = min(known, key=lambda mode: loss(mode.theta, False)[0]) if len(known) > 1 else known[0]
     return climb_from(nearest.theta, nearest.inverse_hessian)
+
+
+def loss_of(layout: Layout, density: Callable[..., tuple[float, Array]]) -> Callable[..., tuple[float, Array]]:
+    """Return minus a log density of theta and perhaps more, infinite where it cannot be computed or theta is far."""
+
+    def loss(theta: Array, *options: bool) -> tuple[float, Array]:
+        own = theta[: len(layout.center)]
+        if np.max(np.abs(own - layout.center) / layout.spread) < FARTHEST:
+            with suppress(np.linalg.LinAlgError):
+                value, slope = density(theta, *options)
+                if np.isfinite(value) and np.isfinite(slope).all():
+                    return -value, -slope
+        return np.inf, np.zeros(len(theta))
+
+    return loss
 
 
 def extended(mode: Mode, layout: Layout) -> Mode:
@@ -218,16 +235,16 @@ def extended(mode: Mode, layout: Layout) -> Mode:
     return Mode(layout, theta, mode.value, _with_new_likelihood(hessian, layout))
 
 
-def _with_new_likelihood(hessian: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return an inverse Hessian that knows nothing of the likelihood's parameters: they move with the other terms."""
+def _with_new_likelihood(hessian: Array, layout: Layout) -> Array:
+    """Reset the inverse Hessian of the likelihood's parameters, which move with the other terms; return it."""
     if place := layout.places.get("likelihood"):
         hessian[place], hessian[:, place] = 0.0, 0.0
         hessian[place, place] = np.diag(LIKELIHOOD_VARIANCE * layout.spread[place] ** 2)
     return hessian
 
 
-def free_parameters(layout: Layout) -> np.ndarray:
-    """Return 1 for parameters of theta that are found, 0 for those that stay as they are.
+def free_parameters(layout: Layout) -> Array:
+    """Return 1 for parameters of theta that are found, 0 for those that are kept.
 
     Tasks deform a curve that was found in their own readings. Given it, the evidence would prefer a common mean that is
     flat: the tasks' own multiples of that curve explain all that they have in common.
@@ -241,22 +258,27 @@ def free_parameters(layout: Layout) -> np.ndarray:
 def with_mean_prior(mode: Mode, layout: Layout, smooth: Mode) -> Mode:
     """Return a mode as a start for the curve family, with the prior of the common curve of the smooth one."""
     found, free = extended(mode, layout), free_parameters(layout)
-    theta = found.theta.copy()
-    for group in MEAN_PRIOR:
-        theta[layout.places[group]] = smooth.theta[smooth.layout.places[group]]
     hessian = free[:, None] * found.inverse_hessian * free + 1e-8 * np.eye(len(free))
+    theta = with_prior_of_mean(layout, found.theta, smooth.layout, smooth.theta)
     return replace(found, theta=theta, inverse_hessian=_with_new_likelihood(hessian, layout))
 
 
-def common_curve(mode: Mode, collapsed: Collapsed, points: np.ndarray) -> CommonCurve:
+def with_prior_of_mean(layout: Layout, theta: Array, of: Layout, other: Array) -> Array:
+    """Return theta with the prior of the common curve that another theta has, of another layout."""
+    theta = theta.copy()
+    for group in MEAN_PRIOR:
+        theta[layout.places[group]] = other[of.places[group]]
+    return theta
+
+
+def common_curve(mode: Mode, collapsed: Collapsed, points: Array) -> CommonCurve:
     """Return the posterior mean of the common curve in the target environment."""
     layout, weights = mode.layout, collapsed.mean
     if layout.has("environment"):
         common, own = np.split(weights, 2)
         weights = common + layout.scale(mode.theta, "environment")[0] * own
     at, n_line = layout.at(mode.theta, points), 1 + layout.columns.n_inputs
-    assert at.basis is not None
-    line = layout.find("line").mean_map(at.parameters, at.basis) * weights[:n_line]
+    line = layout.find("line").mean_map(at) * weights[:n_line]
     of_points = at.basis.map @ weights[n_line : n_line + len(points)]
     return CommonCurve(line, of_points, points, layout.columns.lengths_by_column(at.basis.lengths))
 
@@ -268,18 +290,23 @@ def with_curve(blocks: Sequence[Block], curve: CommonCurve, layout: Layout) -> l
     return [replace(block, curve=functions) for block, functions in zip(blocks, curves, strict=True)]
 
 
+# The evidence tells little about a curve that all tasks share: their own deviations can explain the same readings. So
+# it may shrink the common curve to a flat line although the average of the tasks is far from one. Readings of a new
+# task hide this, but without any it is predicted by the common mean alone. Groups of tasks are therefore left out in
+# turn. If that predicts them better, the prior of the common curve is made wider, and its length scales those of the
+# tasks' own curves: then the common mean is about the average of these.
 SCALES = (1.0, 2.0, 4.0, 8.0)  # times that of the common curve
 N_GROUPS = 10  # of tasks, each left out once
 
 
 def checked_theta(
     mode: Mode,
-    own_lengths: np.ndarray,
+    own_lengths: Array,
     blocks: Sequence[Block],
     given: Sequence[Gaussians],
-    precisions: Sequence[np.ndarray],
-    points: np.ndarray,
-) -> np.ndarray:
+    precisions: Sequence[Array],
+    points: Array,
+) -> Array:
     """Return theta with another prior of the common curve if tasks that are left out ask for it.
 
     `own_lengths` are the logarithms of the length scales of the tasks' own curves, `precisions` the inverse covariances
@@ -302,9 +329,7 @@ def checked_theta(
     return choices[int(np.argmin(np.array(errors) @ counts))]
 
 
-def left_out_errors(
-    given: Sequence[Gaussians], blocks: Sequence[Block], precisions: Sequence[np.ndarray]
-) -> np.ndarray:
+def left_out_errors(given: Sequence[Gaussians], blocks: Sequence[Block], precisions: Sequence[Array]) -> Array:
     """Return the root mean squared error of the mean for every task, learned without the group it is in, (tasks,)."""
     information, linear = [], []
     for each, precision in zip(given, precisions, strict=True):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.linalg import ROUNDING, invert_roots, log_sum_exp
+from metaprior.linalg import ROUNDING, Array, invert_roots, log_sum_exp
 
 NOISE_FLOOR = 1e-8  # of the noise variance, relative to the variance of y
 
@@ -108,10 +108,9 @@ class Process(NamedTuple):
         if self.curve_line is not None:
             curve = self.curve_line, self.curve_weights, self.curve_points, self.curve_lengths
             functions.append(deformations(x, *curve, n_slopes=self.n_slopes, xp=xp))
+        functions.append(features)
         removed = nothing
-        if self.removed is None:
-            functions.append(features)
-        else:
+        if self.removed is not None:
             functions.append(self.smooth(x, self.points, xp))
             removed = functions[-1] @ self.removed
         own = mapped(xp.concatenate(functions, -1), self.own)
@@ -175,12 +174,12 @@ class Process(NamedTuple):
 class Factors(NamedTuple):
     """The Gaussians whose mixture a new task is: how much its own functions and its noise are scaled in each."""
 
-    scales: np.ndarray  # (factors,): of standard deviations of the scaled part
-    noise: np.ndarray  # (factors,): variances
-    log_weights: np.ndarray  # (factors,)
+    scales: Array  # (factors,): of standard deviations of the scaled part
+    noise: Array  # (factors,): variances
+    log_weights: Array  # (factors,)
 
 
-def condition(process: Process, factors: Factors, x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Posterior:
+def condition(process: Process, factors: Factors, x: Array, y: Array, mask: Array) -> Posterior:
     """Condition on standardized readings y (tasks, n) at x (tasks, n, columns)."""
     x, y, mask = far_first(x, y, mask)
     context = process.describe(x, mask)
@@ -199,7 +198,7 @@ def condition(process: Process, factors: Factors, x: np.ndarray, y: np.ndarray, 
     return Posterior(context, inverse, residual, log_weights - log_sum_exp(log_weights, axis=0))
 
 
-def moments(process: Process, scales: np.ndarray, posterior: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moments(process: Process, scales: Array, posterior: Posterior, x: Array) -> tuple[Array, Array]:
     """Return posterior means and variances of the latent function at x (tasks, n, columns), (factors, tasks, n)."""
     queries, of_factors = process.describe(x), scales[:, None, None] ** 2
     fixed, scaled = process.covariance(posterior.context, queries)
@@ -212,9 +211,7 @@ def moments(process: Process, scales: np.ndarray, posterior: Posterior, x: np.nd
     return mean, np.maximum(variance - explained, ROUNDING * variance)
 
 
-def add_noise(
-    covariance: np.ndarray, mask: np.ndarray, noise: float | np.ndarray, relative_floor: float | np.ndarray = 0.0
-) -> np.ndarray:
+def add_noise(covariance: Array, mask: Array, noise: float | Array, relative_floor: float | Array = 0.0) -> Array:
     """Add noise, of all readings or (tasks, n), to the diagonal of covariances, and make that of padding one; in place.
 
     `relative_floor` is the least noise of a reading as a share of its variance, for all tasks or (tasks, 1).
@@ -225,7 +222,7 @@ def add_noise(
     return covariance
 
 
-def far_first(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+def far_first(x: Array, y: Array, mask: Array) -> list[Array]:
     """Sort the readings of every task: with large variances first rounding is least, and no order is special."""
     mask = np.asarray(mask, np.float64)
     order = np.argsort(np.where(mask > 0, -np.sum(np.square(x, dtype=np.float64), axis=-1), np.inf), axis=1)
@@ -249,7 +246,7 @@ def squared_distances(x: Any, z: Any, lengths: Any) -> Any:
     x, z, total = x * scale, z * scale, None
     for j in range(x.shape[-1]):
         difference = x[..., :, None, j] - z[..., None, :, j]
-        if isinstance(difference, np.ndarray):
+        if isinstance(difference, Array):
             np.square(difference, out=difference)
         else:
             difference = difference * difference
@@ -294,7 +291,7 @@ CURVE_RANK = 5  # functions of the largest eigenvalues of the kernel between the
 N_CURVE_FUNCTIONS = CURVE_RANK + 1  # the last for tasks without the covariate, whose curve may be anywhere
 
 
-def curve_whitening() -> np.ndarray:
+def curve_whitening() -> Array:
     """Return the map from kernels to functions with independent weights of variance one, (points, CURVE_RANK)."""
     eigenvalues, vectors = np.linalg.eigh(np.exp(-0.5 * np.subtract.outer(CURVE_POINTS, CURVE_POINTS) ** 2))
     return vectors[:, -CURVE_RANK:] / np.sqrt(eigenvalues[-CURVE_RANK:])
@@ -305,7 +302,7 @@ CURVE_AVERAGES = math.sqrt(0.5) * np.exp(-0.25 * CURVE_POINTS**2)
 
 
 def covariate_curves(covariates: Any, columns: Any, xp: Any = np) -> Any:
-    """Return these functions of covariates, each a column of values before one that tells missing ones."""
+    """Return these functions of covariates, each a column of values followed by one that marks missing values."""
     points, averages, whitening = (xp.asarray(each) for each in (CURVE_POINTS, CURVE_AVERAGES, CURVE_WHITENING))
     parts = []
     for column in columns:

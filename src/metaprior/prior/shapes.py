@@ -1,13 +1,11 @@
-"""How tasks deviate from the common mean, learned without a form: a full covariance of weights, by EM.
+"""How tasks deviate from the common mean: a full covariance of their deviations, and a scale of each task.
 
-The deviation of a task is psi(x) . u_i + r_i(x), where psi are the line, the functions of the common curve and whitened
-functions of the smooth deviation at inducing points; r_i is the part of the smooth deviation that these do not
-represent. u_i ~ N(0, S). Without the tasks, S is diagonal, as in the prior of few parameters. It is learned with an
-inverse Wishart hyper-prior around that diagonal S_0 which counts as much as `PRIOR_TASKS` tasks.
+The deviation of a task is psi(x) . u_i + r_i(x), where psi are the functions of the task's own that terms have, and
+whitened functions of the smooth deviation at inducing points; r_i is the part of the smooth deviation that these do not
+represent. u_i ~ N(0, S). Without the tasks, S is diagonal, as in the prior of few parameters. It is learned by EM, with
+an inverse Wishart hyper-prior around that diagonal S_0 which counts as much as `PRIOR_TASKS` tasks.
 
-Tasks that vary more or less than others: the scale of a task is a factor of its own.
-
-The factor multiplies the noise of a task, or its noise and its smooth deviation, whichever explains the tasks better.
+The scale of a task multiplies its noise, or its noise and its smooth deviation, whichever explains the tasks better.
 Its logarithm is normal between tasks, with a mean and a spread that are learned. It is integrated out on a few nodes,
 so that a task is a mixture of Gaussians whose weights follow from its readings.
 """
@@ -17,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.linalg import cholesky, log_sum_exp, triangular_inverse
+from metaprior.linalg import Array, cholesky, log_sum_exp, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
-from metaprior.prior.layout import AtTheta, OnBlock
+from metaprior.prior.layout import JITTER, AtTheta, OnBlock, kernel_of_distances
 from metaprior.prior.modes import Collapsed, collapse, slopes
-from metaprior.prior.process import KERNELS, add_noise
-from metaprior.prior.terms import JITTER, Parameters, kernel_of_distances
+from metaprior.prior.process import KERNELS
 
 PRIOR_TASKS = 5.0
 N_ITERATIONS = 12
@@ -33,41 +30,31 @@ class Shapes:
 
     def __init__(self, prior: AtTheta, blocks: Sequence[Block]):
         self.prior, self.parts = prior, [prior.on(block) for block in blocks]
-        self.map = whitening(prior.parameters, prior.layout.find("deviation").kernel)
-        self.functions, self.rests = [], []
-        for part in self.parts:
-            functions, rest = self._of_block(part)
-            self.functions.append(functions)
-            self.rests.append(rest)
+        self.map = whitening(prior)
+        self.functions, self.rests = zip(*(self._of_block(part) for part in self.parts), strict=True)
 
-    def _of_block(self, part: OnBlock) -> tuple[np.ndarray, np.ndarray]:
-        block, at = part.block, part.parameters
-        kernel, variance = KERNELS[self.prior.layout.find("deviation").kernel], at.scale("deviation")[0] ** 2
-        whitened = kernel_of_distances(kernel, block.to_points, at.scale("lengths")) @ self.map
+    def _of_block(self, part: OnBlock) -> tuple[Array, Array]:
+        block, lengths, variance = part.block, self.prior.scale("lengths"), self.prior.scale("deviation")[0] ** 2
+        kernel = KERNELS[self.prior.layout.find("deviation").kernel]
+        whitened = kernel_of_distances(kernel, block.to_points, lengths) @ self.map
         whitened *= block.mask[..., None]
-        smooth = variance * kernel_of_distances(kernel, block.between, at.scale("lengths"))
+        smooth = variance * kernel_of_distances(kernel, block.between, lengths)
         rest = smooth - variance * whitened @ np.swapaxes(whitened, 1, 2)
-        parts = [block.line, whitened] if block.curve is None else [block.line, block.curve, whitened]
-        return np.concatenate(parts, axis=-1), rest * block.mask[:, :, None] * block.mask[:, None, :]
+        own = [functions for term in part.layout.terms if (functions := term.own(part)) is not None]
+        return np.concatenate([*own, whitened], axis=-1), rest * block.mask[:, :, None] * block.mask[:, None, :]
 
     @property
-    def initial(self) -> np.ndarray:
+    def initial(self) -> Array:
         """The diagonal of S_0, (functions,)."""
-        layout, at = self.prior.layout, self.prior.parameters
-        line, deformation = layout.find("line").stds(at), layout.find("deformation")
-        curve = np.zeros(0) if deformation is None else deformation.own_map(at)
-        return np.concatenate([line, curve, np.full(len(self.map), at.scale("deviation")[0])]) ** 2
+        own = [term.own_map(self.prior) for term in self.prior.layout.terms]
+        return np.concatenate([*own, np.full(len(self.map), self.prior.scale("deviation")[0])]) ** 2
 
-    def given(self, covariance: np.ndarray, noise: float) -> list[Gaussians]:
+    def given(self, covariance: Array, noise: float) -> list[Gaussians]:
         """Return the readings given S and the noise variance."""
-        found = []
-        for part, functions, rest in zip(self.parts, self.functions, self.rests, strict=True):
-            total, block = functions @ covariance @ np.swapaxes(functions, 1, 2) + rest, part.block
-            known = noise if block.noise is None else noise + block.noise
-            found.append(Gaussians(block.y, part.features, add_noise(total, block.mask, known), block.counts))
-        return found
+        functions = zip(self.parts, self.functions, self.rests, strict=True)
+        return [part.given(noise, psi @ covariance @ np.swapaxes(psi, 1, 2) + rest) for part, psi, rest in functions]
 
-    def learn(self) -> tuple[np.ndarray, float]:
+    def learn(self) -> tuple[Array, float]:
         """Return S and the noise variance.
 
         The E step needs the derivative G of the collapsed evidence by the covariance of a task only: with
@@ -91,13 +78,13 @@ class Shapes:
         return covariance, noise
 
 
-def whitening(at: Parameters, kernel: str) -> np.ndarray:
+def whitening(at: AtTheta) -> Array:
     """Return L^-T, where L L' is the deviation's kernel between the inducing points: k(x, Z) L^-T is whitened."""
-    between = kernel_of_distances(KERNELS[kernel], at.distances, at.scale("lengths"))
+    between = kernel_of_distances(KERNELS[at.layout.find("deviation").kernel], at.distances, at.scale("lengths"))
     return triangular_inverse(cholesky(between + JITTER * np.eye(len(between)))).T
 
 
-def _flat(functions: np.ndarray) -> np.ndarray:
+def _flat(functions: Array) -> Array:
     return functions.reshape(-1, functions.shape[-1])
 
 
@@ -111,8 +98,8 @@ NODES = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # of the mixture, in spreads
 class TaskScales(NamedTuple):
     """The distribution of the factor between tasks, on nodes."""
 
-    factors: np.ndarray  # (nodes,), of standard deviations
-    log_weights: np.ndarray  # (nodes,)
+    factors: Array  # (nodes,), of standard deviations
+    log_weights: Array  # (nodes,)
     noise_only: bool  # else the factor multiplies the smooth deviation too
 
 
@@ -121,8 +108,8 @@ ONE_SCALE = TaskScales(np.ones(1), np.zeros(1), True)
 
 def learn_scales(
     blocks: Sequence[Gaussians],
-    lines: Sequence[np.ndarray],
-    masks: Sequence[np.ndarray],
+    lines: Sequence[Array],
+    masks: Sequence[Array],
     collapsed: Collapsed,
     noise_variance: float,
     noise_only: bool | None = None,
@@ -148,11 +135,11 @@ def learn_scales(
     return max(found, key=lambda pair: pair[0])[1] if found else ONE_SCALE
 
 
-def _noise(mask: np.ndarray, noise_variance: float) -> np.ndarray:
+def _noise(mask: Array, noise_variance: float) -> Array:
     return (mask * noise_variance + (1.0 - mask))[..., None] * np.eye(mask.shape[1])
 
 
-def _best(evidence: np.ndarray, counts: np.ndarray, noise_only: bool) -> tuple[float, TaskScales]:
+def _best(evidence: Array, counts: Array, noise_only: bool) -> tuple[float, TaskScales]:
     spread, shift = (grid.ravel() for grid in np.meshgrid(SPREADS, SHIFTS, indexing="ij"))
     log_weights = -0.5 * ((GRID - shift[:, None]) / spread[:, None]) ** 2
     log_weights -= log_sum_exp(log_weights, axis=1)[:, None]
@@ -166,7 +153,7 @@ def _best(evidence: np.ndarray, counts: np.ndarray, noise_only: bool) -> tuple[f
     return float(values[best]), TaskScales(factors, nodes - log_sum_exp(nodes, axis=0), noise_only)
 
 
-def _evidence(fixed: np.ndarray, scaled: np.ndarray, deviation: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _evidence(fixed: Array, scaled: Array, deviation: Array, mask: Array) -> Array:
     """Return the log evidence N(deviation | 0, fixed + t^2 scaled) at every t of GRID, (grid, tasks).
 
     With scaled = L L', one eigendecomposition of L^-1 fixed L^-T serves all t. Padding adds eigenvalues of zero.

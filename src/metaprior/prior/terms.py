@@ -10,146 +10,24 @@ smooth deviation g_i (`Deviation`); s_i, by which the task scales the common cur
 with the inputs and with the first functions psi of the common curve (`Bend`), and shift it along smooth curves e
 (`Curved`). In the target environment the common mean may have a deviation of its own (`Environment`).
 
-A term has columns of the common mean, whose weights are integrated out, columns of a task's own functions, or a kernel.
-`mean_map` and `own_map` take weights of variance one to those of the columns: a scale of each, or a matrix. Derivatives
-by theta are written by hand, which makes a fit take seconds.
+Weights of the common mean are integrated out. Derivatives by theta are written by hand: fits take seconds.
 """
 
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from metaprior.linalg import cholesky, triangular_inverse
-from metaprior.prior.blocks import Block
-from metaprior.prior.columns import Columns, group_sums
-from metaprior.prior.process import KERNELS, N_CURVE_FUNCTIONS, RBF, covariate_curves, products
+from metaprior.linalg import Array
+from metaprior.prior.columns import Columns
+from metaprior.prior.layout import AtTheta, Group, OnBlock, Slopes, Term, column_sums, total
+from metaprior.prior.process import KERNELS, N_CURVE_FUNCTIONS, covariate_curves, products
 
 COMMON_STD = 3.0  # prior standard deviation of the common intercept and slopes, in standardized units
 MAX_CORRELATED = 5  # numbers among the inputs up to which their slopes may be correlated
 N_FEATURES = 8  # that a network computes
 N_BENT = 8  # functions of the common curve that covariates multiply
-JITTER = 1e-6  # of the kernel between inducing points, relative to its variance
-
-
-class Group(NamedTuple):
-    """Parameters of one kind, with independent normal hyper-priors. All but correlations are logarithms of scales."""
-
-    name: str
-    number: int
-    mean: float | np.ndarray
-    std: float | np.ndarray
-
-
-class Parameters(NamedTuple):
-    """Theta by the names of groups, and what the terms share at it."""
-
-    columns: Columns
-    theta: np.ndarray
-    places: dict[str, slice]
-    distances: np.ndarray  # squared, between the inducing points, (points, points, lengths)
-
-    def scale(self, name: str) -> np.ndarray:
-        """Return the scales of a group, exp(theta)."""
-        return np.exp(self.theta[self.places[name]])
-
-
-class Basis:
-    """The common curve mu as mean weights of whitened functions: s k(x, Z) L^-T, where L L' = k(Z, Z)."""
-
-    def __init__(self, at: Parameters):
-        self.lengths, self.scale = at.scale("mean_lengths"), float(at.scale("mean")[0])
-        self.kernel = kernel_of_distances(RBF, at.distances, self.lengths)  # k(Z, Z) without jitter
-        self.root = cholesky(self.kernel + JITTER * np.eye(len(self.kernel)))  # L
-        self.inverse_root = triangular_inverse(self.root)
-        self.map = self.scale * self.inverse_root.T  # from kernels k(x, Z) to the functions
-
-
-@dataclass(eq=False)
-class AtBlock:
-    """What the terms compute for a block of tasks, kept for their derivatives."""
-
-    parameters: Parameters
-    basis: Basis | None  # of the common curve
-    block: Block
-    kept: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> Columns:
-        """What the columns of x are."""
-        return self.parameters.columns
-
-    @property
-    def places(self) -> dict[str, slice]:
-        """The slice of theta of every group."""
-        return self.parameters.places
-
-    def scale(self, name: str) -> np.ndarray:
-        """Return the scales of a group, exp(theta)."""
-        return self.parameters.scale(name)
-
-    @cached_property
-    def kernel(self) -> np.ndarray:
-        """k(x, Z) of the common curve; zero for padding."""
-        assert self.basis is not None
-        return kernel_of_distances(RBF, self.block.to_points, self.basis.lengths) * self.block.mask[..., None]
-
-    @cached_property
-    def functions(self) -> np.ndarray:
-        """The whitened functions of the common curve."""
-        assert self.basis is not None
-        return self.kernel @ self.basis.map
-
-
-class Slopes(NamedTuple):
-    """Derivatives of the evidence: by theta, to be filled, and by what it is a function of."""
-
-    gradient: np.ndarray
-    by_covariance: np.ndarray  # (tasks, n, n)
-    by_functions: np.ndarray  # (tasks, n, points): by the functions of the common curve through other terms; () if none
-    by_basis: np.ndarray  # (points, points): by the root L of the common curve, which the blocks share; to be filled
-
-
-class Term:
-    """A part of the prior. By default it has no parameters, and is in neither the mean nor the covariance."""
-
-    name: ClassVar[str]
-
-    def groups(self, columns: Columns) -> list[Group]:
-        """Return its parameters, with the hyper-prior."""
-        return []
-
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """Return the number of its weights in the common mean."""
-        return 0
-
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """Return the map from weights of variance one to those of its columns of the common mean."""
-        return np.zeros(0)
-
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """Return its functions in the common mean F, with weights of variance one, (tasks, n, weights)."""
-        return None
-
-    def own_map(self, at: Parameters) -> np.ndarray:
-        """Return the map from weights of variance one to those of a task's own functions."""
-        return np.zeros(0)
-
-    def own(self, at: AtBlock) -> np.ndarray | None:
-        """Return the functions, whose weights differ between tasks, (tasks, n, functions)."""
-        return None
-
-    def covariance(self, at: AtBlock) -> np.ndarray | None:
-        """Return a covariance that is no product of few functions, (tasks, n, n)."""
-        return None
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """Fill the gradient, and what other terms need.
-
-        `by_mean` is the derivative by its functions in the mean, `by_weight` its product with them, summed over
-        readings: the derivative by the logarithms of their scales.
-        """
 
 
 @dataclass(frozen=True)
@@ -160,10 +38,6 @@ class Line(Term):
     learned_trend: bool = False  # whether the scale of common slopes is learned even if they are few
     name: ClassVar[str] = "line"
 
-    def has_trend(self, columns: Columns) -> bool:
-        """Return whether theta has the scale of the common slopes."""
-        return self.learned_trend or not columns.ard
-
     def n_correlated(self, columns: Columns) -> int:
         """Return the number of a task's own intercept and slopes that are correlated, 0 if none."""
         return 1 + columns.n_numbers if self.correlated and 0 < columns.n_numbers <= MAX_CORRELATED else 0
@@ -173,18 +47,17 @@ class Line(Term):
         found, size = [Group("line", 1 + columns.n_lengths, -1.0, 1.5)], self.n_correlated(columns)
         if size:
             found.append(Group("correlations", size * (size - 1) // 2, 0.0, 1.5))
-        if self.has_trend(columns):
+        if self.learned_trend or not columns.ard:
             found.append(Group("trend", 1, -1.0, 1.0))
         if columns.n_variables > columns.n_numbers:
             found.append(Group("levels", columns.n_variables - columns.n_numbers, -1.0, 1.5))
         return found
 
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """An intercept and a slope of each column."""
-        return 1 + columns.n_inputs
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        return (1 + columns.n_inputs,)
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """The prior standard deviations of the common intercept and slopes."""
+    def mean_map(self, at: AtTheta) -> Array:
+        """Return the prior standard deviations of the common intercept and slopes."""
         columns = at.columns
         stds = np.full(1 + columns.n_inputs, COMMON_STD)
         if "trend" in at.places:
@@ -193,17 +66,19 @@ class Line(Term):
             stds[1 + columns.n_numbers :] = np.repeat(at.scale("levels"), columns.widths[columns.n_numbers :])
         return stds
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """(1, x)."""
-        return at.block.line * self.mean_map(at.parameters, at.basis)
+    def mean_functions(self, on: OnBlock) -> Array:
+        return on.block.line
 
-    def stds(self, at: Parameters) -> np.ndarray:
+    def own(self, on: OnBlock) -> Array:
+        return on.block.line
+
+    def stds(self, at: AtTheta) -> Array:
         """Return the standard deviations of intercept and slopes between tasks, (1 + n_inputs,)."""
         stds = at.scale("line")
         return np.concatenate([stds[:1], at.columns.by_column(stds[1:])])
 
-    def own_map(self, at: Parameters) -> np.ndarray:
-        """These standard deviations, or a root of the covariance if some are correlated."""
+    def own_map(self, at: AtTheta) -> Array:
+        """Return these standard deviations, or a root of the covariance if some are correlated."""
         stds, size = self.stds(at), self.n_correlated(at.columns)
         if not size:
             return stds  # of very many inputs the product with a matrix would take long
@@ -211,30 +86,23 @@ class Line(Term):
         root[:size, :size] = stds[:size, None] * correlation_root(at.theta[at.places["correlations"]], size)
         return root
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
-        """(1, x)."""
-        return at.block.line
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """The root of the covariance of lines is R = diag(s) C.
-
-        So dJ/dlog s_i = sum_j (dJ/dR)_ij R_ij, and dJ/dC = s dJ/dR.
-        """
-        columns, places, line = at.columns, at.places, at.block.line
-        own, size = self.own_map(at.parameters), self.n_correlated(columns)
+    def pull_back(self, on: OnBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
+        """With the root R = diag(s) C of the covariance: dJ/dlog s_i = sum_j (dJ/dR)_ij R_ij, and dJ/dC = s dJ/dR."""
+        columns, places, line = on.at.columns, on.at.places, on.block.line
+        own, size = self.own_map(on.at), self.n_correlated(columns)
         if size:
             by_root = 2.0 * np.tensordot(line, slopes.by_covariance @ line, axes=((0, 1), (0, 1))) @ own
-            by_line, theta = np.sum(by_root * own, axis=1), at.parameters.theta[places["correlations"]]
-            by_correlations = (self.stds(at.parameters)[:, None] * by_root)[:size, :size]
-            slopes.gradient[places["correlations"]] = correlation_slopes(theta, size, by_correlations)
+            by_line, theta = np.sum(by_root * own, axis=1), on.at.theta[places["correlations"]]
+            by_correlations = (self.stds(on.at)[:, None] * by_root)[:size, :size]
+            slopes.gradient[places["correlations"]] += correlation_slopes(theta, size, by_correlations)
         else:
             by_line = 2.0 * own**2 * column_sums(slopes.by_covariance, line)
         by_variable = columns.by_variable(by_line[1:])
-        slopes.gradient[places["line"]] = [by_line[0], *(by_variable if columns.ard else [by_variable.sum()])]
+        slopes.gradient[places["line"]] += [by_line[0], *(by_variable if columns.ard else [by_variable.sum()])]
         if "trend" in places:
-            slopes.gradient[places["trend"]] = by_weight[1:][: columns.n_numbers].sum()
+            slopes.gradient[places["trend"]] += by_weight[1:][: columns.n_numbers].sum()
         if "levels" in places:
-            slopes.gradient[places["levels"]] = columns.by_variable(by_weight[1:])[columns.n_numbers :]
+            slopes.gradient[places["levels"]] += columns.by_variable(by_weight[1:])[columns.n_numbers :]
 
 
 @dataclass(frozen=True)
@@ -242,36 +110,33 @@ class Curve(Term):
     """A smooth common curve."""
 
     name: ClassVar[str] = "curve"
+    needs: ClassVar[str] = "deviation"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """Its scale and length scales."""
         lengths = Group("mean_lengths", columns.n_lengths, log_length(columns), 1.0)
         return [Group("mean", 1, -0.5, 1.0), lengths]
 
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """One of each inducing point."""
-        return n_points
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        return (n_points,)
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """The whitening of kernels."""
-        assert basis is not None
-        return basis.map
+    def mean_map(self, at: AtTheta) -> Array:
+        return at.basis.map
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """Whitened functions."""
-        return at.functions
+    def common(self, on: OnBlock) -> Array:
+        return on.functions
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, on: OnBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """With W = s K L^-T: dJ/dK = s H L^-1, and dJ/dL = -L^-T (s H'K) L^-T."""
-        basis, places = at.basis, at.places
-        assert basis is not None
+        basis, places, n_points = on.at.basis, on.at.places, on.at.n_points
         by_mean = by_mean + slopes.by_functions
-        slopes.gradient[places["mean"]] = np.sum(by_mean * at.functions)
-        weighted = basis.scale * (by_mean @ basis.inverse_root) * at.kernel
-        slopes.gradient[places["mean_lengths"]] += total(weighted, at.block.to_points) / basis.lengths**2
-        n_points = len(basis.root)
-        by_inverse = basis.scale * (by_mean.reshape(-1, n_points).T @ at.kernel.reshape(-1, n_points))
-        slopes.by_basis[...] = -basis.inverse_root.T @ by_inverse @ basis.inverse_root.T
+        slopes.gradient[places["mean"]] += np.sum(by_mean * on.functions)
+        weighted = basis.scale * (by_mean @ basis.inverse_root) * on.kernel
+        slopes.gradient[places["mean_lengths"]] += total(weighted, on.block.to_points) / basis.lengths**2
+        by_inverse = basis.scale * (by_mean.reshape(-1, n_points).T @ on.kernel.reshape(-1, n_points))
+        slopes.by_basis[...] -= basis.inverse_root.T @ by_inverse @ basis.inverse_root.T
+
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        return {"points": fitted.points, "mean_lengths": at.columns.lengths_by_column(at.basis.lengths)}
 
 
 @dataclass(frozen=True)
@@ -280,27 +145,29 @@ class Deviation(Term):
 
     kernel: str = "rbf"
     name: ClassVar[str] = "deviation"
+    needs: ClassVar[str] = "curve"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """Its scale and length scales."""
         lengths = Group("lengths", columns.n_lengths, log_length(columns), 1.0)
         return [Group("deviation", 1, -1.0, 1.5), lengths]
 
-    def covariance(self, at: AtBlock) -> np.ndarray | None:
-        """The kernel."""
-        real = at.block.mask[:, :, None] * at.block.mask[:, None, :]
-        squared = at.block.between @ at.scale("lengths") ** -2.0
-        smooth = at.scale("deviation")[0] ** 2 * KERNELS[self.kernel].value(squared) * real
-        at.kept[self.name] = squared, smooth
+    def covariance(self, on: OnBlock) -> Array:
+        real = on.block.mask[:, :, None] * on.block.mask[:, None, :]
+        squared = on.block.between @ on.at.scale("lengths") ** -2.0
+        smooth = on.at.scale("deviation")[0] ** 2 * KERNELS[self.kernel].value(squared) * real
+        on.kept[self.name] = squared, smooth
         return smooth
 
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
+    def pull_back(self, on: OnBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
         """With k = exp v(r^2) and r^2 = sum_j d_j^2 / l_j^2: dk/dlog l_j = -2 k v'(r^2) d_j^2 / l_j^2."""
-        (squared, smooth), places = at.kept[self.name], at.places
-        slopes.gradient[places["deviation"]] = 2.0 * np.sum(slopes.by_covariance * smooth)
+        (squared, smooth), places = on.kept[self.name], on.at.places
+        slopes.gradient[places["deviation"]] += 2.0 * np.sum(slopes.by_covariance * smooth)
         of_kernel = slopes.by_covariance * smooth * KERNELS[self.kernel].slope(squared)
-        lengths = at.scale("lengths")
-        slopes.gradient[places["lengths"]] = -2.0 * total(of_kernel, at.block.between) / lengths**2
+        slopes.gradient[places["lengths"]] += -2.0 * total(of_kernel, on.block.between) / on.at.scale("lengths") ** 2
+
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        lengths = at.columns.lengths_by_column(at.scale("lengths"))
+        return {"kernel": self.kernel, "smooth_variance": float(at.scale("deviation")[0] ** 2), "lengths": lengths}
 
 
 @dataclass(frozen=True)
@@ -308,22 +175,18 @@ class Deformation(Term):
     """Tasks scale the common curve, and shift it along each number."""
 
     name: ClassVar[str] = "deformation"
+    needs: ClassVar[str] = "curve"
+    own_group: ClassVar[str] = "deformation"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """The scale of every function."""
         return [Group("deformation", n_deformations(columns), -1.5, 1.0)]
 
-    def own_map(self, at: Parameters) -> np.ndarray:
-        """These scales."""
-        return at.scale("deformation")
+    def own(self, on: OnBlock) -> Array | None:
+        return on.block.curve
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
-        """The common curve and its slopes."""
-        return at.block.curve
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """By the logarithms of the scales."""
-        own_slopes(self, "deformation", at, slopes)
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        found = {f"curve_{name}": value for name, value in fitted.curve._asdict().items()}
+        return {**found, "n_slopes": n_deformations(at.columns) - 1}
 
 
 @dataclass(frozen=True)
@@ -331,39 +194,30 @@ class Features(Term):
     """Features of a network that all tasks share, with common weights and the tasks' own."""
 
     name: ClassVar[str] = "features"
+    needs: ClassVar[str] = "curve"
+    mean_group: ClassVar[str] = "feature_mean"
+    own_group: ClassVar[str] = "features"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """The scale of common weights, and those of the tasks' own."""
         return [Group("feature_mean", 1, 0.0, 1.5), Group("features", N_FEATURES, 0.0, 1.5)]
 
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """One of each feature."""
-        return N_FEATURES
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        return (N_FEATURES,)
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """One scale for all."""
-        return np.repeat(at.scale("feature_mean"), N_FEATURES)
+    def mean_functions(self, on: OnBlock) -> Any:
+        return on.block.features
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """The features."""
-        assert at.block.features is not None
-        return at.scale("feature_mean")[0] * at.block.features
+    def own(self, on: OnBlock) -> Any:
+        return on.block.features
 
-    def own_map(self, at: Parameters) -> np.ndarray:
-        """A scale of each."""
-        return at.scale("features")
+    def pull_back(self, on: OnBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
+        """Keep the derivative by the features, which are in C as phi diag(s^2) phi' and in F as t phi."""
+        super().pull_back(on, slopes, by_mean, by_weight)
+        by_own = 2.0 * (slopes.by_covariance @ self.own(on)) * on.at.scale("features") ** 2
+        on.kept[self.name] = (by_own + on.at.scale("feature_mean")[0] * by_mean) * on.block.mask[..., None]
 
-    def own(self, at: AtBlock) -> np.ndarray | None:
-        """The features."""
-        return at.block.features
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """By the logarithms of the scales; by the features, which are in C as phi diag(s^2) phi' and in F as t phi."""
-        slopes.gradient[at.places["feature_mean"]] = by_weight.sum()
-        own_slopes(self, "features", at, slopes)
-        assert at.block.features is not None
-        by_own = 2.0 * (slopes.by_covariance @ at.block.features) * at.scale("features") ** 2
-        at.kept[self.name] = (by_own + at.scale("feature_mean")[0] * by_mean) * at.block.mask[..., None]
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        return {} if fitted.network is None else fitted.network._asdict()
 
 
 @dataclass(frozen=True)
@@ -371,26 +225,19 @@ class Shift(Term):
     """Covariates shift the common mean."""
 
     name: ClassVar[str] = "shift"
+    mean_group: ClassVar[str] = "shift"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """A scale for each covariate."""
         return [Group("shift", len(columns.covariates), -1.0, 1.5)]
 
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """One of each column."""
-        return sum(columns.covariates)
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        return columns.covariates
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """The scales of columns."""
-        return np.repeat(at.scale("shift"), at.columns.covariates)
+    def mean_functions(self, on: OnBlock) -> Array:
+        return on.block.covariates
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """The covariates."""
-        return at.block.covariates * self.mean_map(at.parameters, at.basis)
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """By the logarithms of the scales."""
-        slopes.gradient[at.places["shift"]] = group_sums(by_weight, at.columns.covariates)
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        return {"covariates": True}
 
 
 @dataclass(frozen=True)
@@ -398,39 +245,33 @@ class Bend(Term):
     """Covariates times the inputs, and times the first functions of the common curve."""
 
     name: ClassVar[str] = "bend"
+    needs: ClassVar[str] = "shift"
+    mean_group: ClassVar[str] = "bend"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """A scale for each covariate."""
         return [Group("bend", len(columns.covariates), -1.5, 1.0)]
 
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """One of each product."""
-        return len(columns.bent) * (columns.n_numbers + min(n_points, N_BENT))
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        n_functions = columns.n_numbers + min(n_points, N_BENT)
+        return [width * n_functions for width in columns.bent_widths]
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """The scales of products."""
-        n_functions = at.columns.n_numbers + (0 if basis is None else min(len(basis.root), N_BENT))
-        return np.repeat(self._scales(at), n_functions)
+    def mean_functions(self, on: OnBlock) -> Array:
+        columns, functions = on.at.columns, on.block.inputs[..., : on.at.columns.n_numbers]
+        if on.at.n_points:
+            functions = np.concatenate([functions, on.functions[..., :N_BENT]], axis=-1)
+        return products(on.block.covariates[..., columns.bent], functions)
 
-    def _scales(self, at: Parameters) -> np.ndarray:
-        return np.repeat(at.scale("bend"), at.columns.bent_widths)
+    def pull_back(self, on: OnBlock, slopes: Slopes, by_mean: Array, by_weight: Array) -> None:
+        """Add the derivative by the functions of the common curve."""
+        super().pull_back(on, slopes, by_mean, by_weight)
+        if on.at.n_points:
+            covariates = on.block.covariates[..., on.at.columns.bent]
+            by_each = (by_mean * self.mean_map(on.at)).reshape(*covariates.shape, -1)[..., on.at.columns.n_numbers :]
+            slopes.by_functions[..., : by_each.shape[-1]] += np.sum(covariates[..., None] * by_each, axis=-2)
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """The products."""
-        columns, functions = at.columns, at.block.inputs[..., : at.columns.n_numbers]
-        if at.basis is not None:
-            functions = np.concatenate([functions, at.functions[..., :N_BENT]], axis=-1)
-        return products(at.block.covariates[..., columns.bent] * self._scales(at.parameters), functions)
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """By the logarithms of the scales, and by the functions of the common curve."""
-        columns = at.columns
-        by_column = by_weight.reshape(len(columns.bent), -1).sum(axis=1)
-        slopes.gradient[at.places["bend"]] = group_sums(by_column, columns.bent_widths)
-        if at.basis is not None:
-            scaled = at.block.covariates[..., columns.bent] * self._scales(at.parameters)
-            by_each = by_mean.reshape(*scaled.shape, -1)[..., columns.n_numbers :]
-            slopes.by_functions[..., : by_each.shape[-1]] += np.sum(scaled[..., None] * by_each, axis=-2)
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        bend_map = None if at.basis is None else at.basis.map[:, :N_BENT]
+        return {"bent": at.columns.bent.tolist(), "n_numbers": at.columns.n_numbers, "bend_map": bend_map}
 
 
 @dataclass(frozen=True)
@@ -438,27 +279,21 @@ class Curved(Term):
     """Smooth curves of covariates that are numbers."""
 
     name: ClassVar[str] = "curved"
+    needs: ClassVar[str] = "shift"
+    mean_group: ClassVar[str] = "curved"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """A scale for each curve."""
         return [Group("curved", len(columns.curved), -1.0, 1.0)]
 
-    def n_weights(self, columns: Columns, n_points: int) -> int:
-        """One of each function."""
-        return N_CURVE_FUNCTIONS * len(columns.curved)
+    def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
+        return [N_CURVE_FUNCTIONS] * len(columns.curved)
 
-    def mean_map(self, at: Parameters, basis: Basis | None) -> np.ndarray:
-        """The scales of functions."""
-        return np.repeat(at.scale("curved"), N_CURVE_FUNCTIONS)
+    def mean_functions(self, on: OnBlock) -> Array:
+        """Return the curves, which are not zero where covariates are."""
+        return covariate_curves(on.block.covariates, on.at.columns.curved.tolist()) * on.block.mask[..., None]
 
-    def common(self, at: AtBlock) -> np.ndarray | None:
-        """The curves, which are not zero where covariates are."""
-        curves = covariate_curves(at.block.covariates, at.columns.curved.tolist())
-        return curves * at.block.mask[..., None] * self.mean_map(at.parameters, at.basis)
-
-    def pull_back(self, at: AtBlock, slopes: Slopes, by_mean: np.ndarray, by_weight: np.ndarray) -> None:
-        """By the logarithms of the scales."""
-        slopes.gradient[at.places["curved"]] = by_weight.reshape(-1, N_CURVE_FUNCTIONS).sum(axis=1)
+    def process_fields(self, at: AtTheta, fitted: Any) -> dict[str, Any]:
+        return {"curved": at.columns.curved.tolist()}
 
 
 @dataclass(frozen=True)
@@ -471,20 +306,20 @@ class Environment(Term):
     name: ClassVar[str] = "environment"
 
     def groups(self, columns: Columns) -> list[Group]:
-        """The scale of the deviation, relative to that of the common mean."""
+        """Return the scale of the deviation, relative to that of the common mean."""
         return [Group("environment", 1, -1.5, 1.0)]
 
-    def double(self, at: AtBlock, features: np.ndarray) -> np.ndarray:
+    def double(self, on: OnBlock, features: Array) -> Array:
         """Return F and, for tasks of the target, F again."""
-        own = at.scale("environment")[0] * at.block.is_target[:, None, None] * features
+        own = on.at.scale("environment")[0] * on.block.is_target[:, None, None] * features
         return np.concatenate([features, own], axis=-1)
 
-    def fold_back(self, at: AtBlock, slopes: Slopes, features: np.ndarray, by_features: np.ndarray) -> np.ndarray:
+    def fold_back(self, on: OnBlock, slopes: Slopes, features: Array, by_features: Array) -> Array:
         """Return the derivative by the functions of all environments, given that by both halves."""
-        scale = at.scale("environment")[0]
+        scale = on.at.scale("environment")[0]
         common, own = np.split(by_features, 2, axis=-1)
-        own = own * at.block.is_target[:, None, None]
-        slopes.gradient[at.places["environment"]] = scale * np.sum(own * features)
+        own = own * on.block.is_target[:, None, None]
+        slopes.gradient[on.at.places["environment"]] += scale * np.sum(own * features)
         return common + scale * own
 
 
@@ -501,12 +336,7 @@ def n_deformations(columns: Columns) -> int:
     return 1 + columns.n_numbers if columns.ard else 1
 
 
-def kernel_of_distances(kernel: Any, squared_distances: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return a kernel from squared distances along every variable, or in all."""
-    return kernel.value(squared_distances @ lengths**-2.0)
-
-
-def correlation_root(t: np.ndarray, size: int) -> np.ndarray:
+def correlation_root(t: Array, size: int) -> Array:
     """Return the lower triangular root of a correlation matrix, whose parameters t may have any value.
 
     It has rows r_i = u_i / |u_i|, where u_i = (sinh t_i1, ..., sinh t_i,i-1, 1, 0, ..., 0). Any t gives a correlation
@@ -516,36 +346,18 @@ def correlation_root(t: np.ndarray, size: int) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def correlation_slopes(t: np.ndarray, size: int, by_root: np.ndarray) -> np.ndarray:
+def correlation_slopes(t: Array, size: int, by_root: Array) -> Array:
     """Return the derivative by t, given that by the root.
 
     With r = u / |u|: dJ/du = (g - r (r . g)) / |u|, where g = dJ/dr.
     """
-    rows = _correlation_rows(t, size)
+    rows, root = _correlation_rows(t, size), correlation_root(t, size)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    root = rows / norms
     by_rows = (by_root - root * np.sum(root * by_root, axis=1, keepdims=True)) / norms
     return by_rows[np.tril_indices(size, -1)] * np.cosh(t)
 
 
-def _correlation_rows(t: np.ndarray, size: int) -> np.ndarray:
+def _correlation_rows(t: Array, size: int) -> Array:
     rows = np.eye(size)
     rows[np.tril_indices(size, -1)] = np.sinh(t)
     return rows
-
-
-def own_slopes(term: Term, name: str, at: AtBlock, slopes: Slopes) -> None:
-    """Fill the derivative by the logarithms of the scales of a task's own functions."""
-    functions = term.own(at)
-    assert functions is not None
-    slopes.gradient[at.places[name]] = 2.0 * at.scale(name) ** 2 * column_sums(slopes.by_covariance, functions)
-
-
-def column_sums(by_covariance: np.ndarray, functions: np.ndarray) -> np.ndarray:
-    """Return f' G f for every function f, summed over tasks."""
-    return np.sum((by_covariance @ functions) * functions, axis=(0, 1))
-
-
-def total(weights: np.ndarray, squared_distances: np.ndarray) -> np.ndarray:
-    """Return the weighted sum of squared distances along every variable."""
-    return weights.ravel() @ squared_distances.reshape(weights.size, -1)

@@ -23,7 +23,7 @@ from metaprior.prior.families import (
     fit_mixed_model,
 )
 from metaprior.prior.fitted import Prior
-from metaprior.prior.label_evidence import LabelTasks, fit_label_families
+from metaprior.prior.label_evidence import fit_label_families
 from metaprior.prior.label_prior import LabelPrior, Latent, calibrated
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.prior.shapes import ONE_SCALE
@@ -270,7 +270,9 @@ class Labels(Problem):
         kept, counts, of_environment = task_counts(asked.environments, option, asked.sizes)
         scaling = fit_label_scaling(kept, option.weights, True, asked.kinds)
         tasks = scaling.tasks([task for tasks in kept for task in tasks])
-        training = LabelTasks(scaling, tasks, self.n_classes(tasks), counts, of_environment)
+        training = TrainingTasks(
+            scaling, tasks, counts, np.zeros(len(tasks)), of_environment, n_classes=self.n_classes(tasks)
+        )
         near, max_iterations = asked.near, asked.max_iterations
         only = near.priors if near is not None and max_iterations < MAX_ITERATIONS else None  # without a fold
         shared = self.n_shared is not None and asked.tested
