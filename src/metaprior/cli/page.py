@@ -23,13 +23,13 @@ def app(
     Everything stays on this machine: the page is served to this machine only, at an address with a random token, and
     loads nothing from elsewhere. Ctrl-C ends it.
     """
-    from metaprior.app.temporary_folder import temporary_folder
+    from metaprior_app.temporary_folder import temporary_folder
 
     with report_errors(), temporary_folder() as folder:
         if file is not None and not file.exists():
             raise ValueError(f"{file} does not exist: expected a CSV or Parquet table, or a prior (.safetensors).")
-        from metaprior.app.server import make_server
-        from metaprior.app.workspace import Workspace
+        from metaprior_app.server import make_server
+        from metaprior_app.workspace import Workspace
 
         workspace = Workspace(folder)
         if file is not None:

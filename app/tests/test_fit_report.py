@@ -13,8 +13,8 @@ import pytest
 from running import call, words
 
 from metaprior import MetaGPRegressor, load, tasks_from_frame
-from metaprior.app import fit_report, report_data, report_tests
-from metaprior.app.report_examples import LEVELS, calibration_chart
+from metaprior_app import fit_report, report_data, report_tests
+from metaprior_app.report_examples import LEVELS, calibration_chart
 from metaprior.cli.training_data import Fit, read_training_data
 from metaprior.tables.csv_files import TableFile, as_csv_format
 

@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from metaprior.app.report_html import Charts, date, number, paragraph, table
+from metaprior_app.report_html import Charts, date, number, paragraph, table
 from metaprior.checks import counted
 from metaprior.metrics import meaning_of
 

@@ -16,7 +16,7 @@ import pytest
 from page_client import readings_table
 from pyarrow import parquet
 
-from metaprior.app import upload_limits
+from metaprior_app import upload_limits
 
 LINE = b"a,1,2\n"
 HEAD = b"task,x,y\n"
@@ -132,8 +132,8 @@ def test_what_parquet_says_of_itself_is_not_believed(page, small_limits, monkeyp
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from metaprior.app import upload_limits, open_table
-from metaprior.app.messages import InvalidRequest
+from metaprior_app import upload_limits, open_table
+from metaprior_app.messages import InvalidRequest
 from metaprior.tables.sniffing import sniff_format
 import pyarrow.csv, pyarrow.parquet, pyarrow.compute, pandas
 upload_limits.MAX_UNPACKED, upload_limits.MAX_CELLS = 2**24, 10**6

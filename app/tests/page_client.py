@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from typer.testing import CliRunner
 
-from metaprior.app.server import make_server
-from metaprior.app.workspace import Workspace
+from metaprior_app.server import make_server
+from metaprior_app.workspace import Workspace
 from metaprior.cli import app as command_line
 
 JSON, BYTES = "application/json", "application/octet-stream"

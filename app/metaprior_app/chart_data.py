@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Meta
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.app.chart_inputs import as_rows, check_axes, check_levels
-from metaprior.app.chart_outputs import whole_numbers
-from metaprior.app.messages import InvalidRequest, check, spoken
+from metaprior_app.chart_inputs import as_rows, check_axes, check_levels
+from metaprior_app.chart_outputs import whole_numbers
+from metaprior_app.messages import InvalidRequest, check, spoken
 from metaprior.predict.adapted import draw_means
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tasks.input_columns import no_extrapolation_warnings

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.app.chart_inputs import axes_of
-from metaprior.app.chart_outputs import whole_numbers
-from metaprior.app.report_data import axis, rounded
-from metaprior.app.report_tests import COVERAGE, Group, Tested, coverage_of_tasks
+from metaprior_app.chart_inputs import axes_of
+from metaprior_app.chart_outputs import whole_numbers
+from metaprior_app.report_data import axis, rounded
+from metaprior_app.report_tests import COVERAGE, Group, Tested, coverage_of_tasks
 from metaprior.cli.training_data import Fit
 from metaprior.metrics import Scores
 from metaprior.plots.class_scores import binomial_intervals

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from page_client import PATIENTS, wait_until
 
-from metaprior.app import fit_process
-from metaprior.app.fit_process import FitProcess
+from metaprior_app import fit_process
+from metaprior_app.fit_process import FitProcess
 
 STUBBORN = """
 import signal, sys, time

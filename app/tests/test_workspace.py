@@ -15,8 +15,8 @@ import pytest
 from page_client import PATIENT_ROLES, PATIENTS, fit, labels_table, readings_table, serving, wait_until
 
 from metaprior import MetaGPRegressor, load, tasks_from_frame
-from metaprior.app import open_table as open_table_module
-from metaprior.app import workspace
+from metaprior_app import open_table as open_table_module
+from metaprior_app import workspace
 from metaprior.checks import MissingExtra
 from metaprior.wfem import Training, WFEMRegressor
 
@@ -255,7 +255,7 @@ def slow_fits(monkeypatch, tmp_path):
     script = tmp_path / "instead"
     script.write_text(f"#!{sys.executable}\nimport time; time.sleep(60)\n")
     script.chmod(0o755)
-    from metaprior.app import fit_process
+    from metaprior_app import fit_process
 
     monkeypatch.setattr(fit_process.sys, "executable", str(script))
 
@@ -688,7 +688,7 @@ def test_descriptors_do_not_pile_up(predicting):
 
 def test_the_server_needs_no_other_module_to_start():
     """The page opens at once: neither JAX nor matplotlib is imported for it."""
-    code = "import sys; import metaprior.app.server, metaprior.app.workspace; "
+    code = "import sys; import metaprior_app.server, metaprior_app.workspace; "
     code += "print([name for name in ('jax', 'matplotlib') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

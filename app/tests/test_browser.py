@@ -25,7 +25,7 @@ from browser_client import (
 from page_client import PATIENT_ROLES, PATIENTS, readings_table, serving, wait_until
 
 from metaprior import load
-from metaprior.app import chart_data, loaded_prior
+from metaprior_app import chart_data, loaded_prior
 
 pytestmark = [
     pytest.mark.browser,

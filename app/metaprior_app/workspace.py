@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app import exports
-from metaprior.app.chart_data import PredictRequest, check_request, predict_chart
-from metaprior.app.chart_inputs import axes_of
-from metaprior.app.fits import Fits, columns_of
-from metaprior.app.loaded_prior import LoadedPrior
-from metaprior.app.messages import CHANGED, InvalidRequest, check
-from metaprior.app.open_table import OpenTable, open_table
-from metaprior.app.recipes import FitRequest, ReportRequest
+from metaprior_app import exports
+from metaprior_app.chart_data import PredictRequest, check_request, predict_chart
+from metaprior_app.chart_inputs import axes_of
+from metaprior_app.fits import Fits, columns_of
+from metaprior_app.loaded_prior import LoadedPrior
+from metaprior_app.messages import CHANGED, InvalidRequest, check
+from metaprior_app.open_table import OpenTable, open_table
+from metaprior_app.recipes import FitRequest, ReportRequest
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.files import load

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.app.messages import InvalidRequest, spoken
-from metaprior.app.upload_limits import check_unpacked
+from metaprior_app.messages import InvalidRequest, spoken
+from metaprior_app.upload_limits import check_unpacked
 from metaprior.likelihoods import suggestion
 from metaprior.tables.columns import Columns
 from metaprior.tables.csv_files import CsvFormat, TableFile

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from metaprior.app.messages import InvalidRequest, spoken
+from metaprior_app.messages import InvalidRequest, spoken
 from metaprior.checks import MissingExtra
 from metaprior.files import nan_to_none
 
@@ -249,4 +249,4 @@ def _length(given: str | None) -> int:
 
 
 def _read_static(name: str) -> bytes:
-    return resources.files("metaprior").joinpath("app", "static", name).read_bytes()
+    return resources.files("metaprior_app").joinpath("static", name).read_bytes()

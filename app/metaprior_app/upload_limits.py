@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from metaprior.app.messages import InvalidRequest
+from metaprior_app.messages import InvalidRequest
 from metaprior.tables.csv_files import TableFile
 from metaprior.tables.reading import DAMAGED
 

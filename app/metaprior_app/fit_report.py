@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.report_contents import contents, without_data
-from metaprior.app.report_data import describe_data, sample_training, task_charts
-from metaprior.app.report_examples import calibration_chart, examples, reliability_chart
-from metaprior.app.report_sections import sections
-from metaprior.app.report_tests import Tested, held_out_tasks
+from metaprior_app.report_contents import contents, without_data
+from metaprior_app.report_data import describe_data, sample_training, task_charts
+from metaprior_app.report_examples import calibration_chart, examples, reliability_chart
+from metaprior_app.report_sections import sections
+from metaprior_app.report_tests import Tested, held_out_tasks
 from metaprior.cli.info import conformal_words
 from metaprior.cli.training_data import Fit
 from metaprior.files import nan_to_none
@@ -161,7 +161,7 @@ def page(facts: dict[str, Any]) -> str:
 
 
 def _static(name: str) -> str:
-    return resources.files("metaprior.app").joinpath("static", name).read_text(encoding="utf-8")
+    return resources.files("metaprior_app").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metaprior import load
-from metaprior.app.chart_data import (
+from metaprior_app.chart_data import (
     CELLS,
     DENSITY,
     MAX_LINES,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from page_client import serving
 
-from metaprior.app.fit_process import FitProcess
+from metaprior_app.fit_process import FitProcess
 
 POSTED = ["example", "format", "fit", "report", "stop", "predict", "tasks", "code"]
 ROUTES = [*(f"api/{name}" for name in POSTED), "predictions.csv", "readings.csv"]
@@ -134,7 +134,7 @@ def _no_fits():
     """Let no request start a process."""
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
-            if name.startswith("metaprior.app.") and hasattr(module, "FitProcess"):
+            if name.startswith("metaprior_app.") and hasattr(module, "FitProcess"):
                 patch.setattr(module, "FitProcess", NoFit)
         yield
 

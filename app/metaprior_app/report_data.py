@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.chart_inputs import axes_of
+from metaprior_app.chart_inputs import axes_of
 from metaprior.cli.console import task_label
 from metaprior.cli.training_data import TrainingData
 from metaprior.storage.stored_tasks import StoredTasks

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.chart_data import MAX_READINGS, adapt, cells, classes_of, grid
-from metaprior.app.chart_inputs import as_coded, as_frame, as_rows, check_levels
-from metaprior.app.chart_outputs import typical
-from metaprior.app.loaded_prior import LoadedPrior
-from metaprior.app.messages import InvalidRequest
-from metaprior.app.recipes import command_lines, python_code
-from metaprior.app.upload_limits import check_unpacked
+from metaprior_app.chart_data import MAX_READINGS, adapt, cells, classes_of, grid
+from metaprior_app.chart_inputs import as_coded, as_frame, as_rows, check_levels
+from metaprior_app.chart_outputs import typical
+from metaprior_app.loaded_prior import LoadedPrior
+from metaprior_app.messages import InvalidRequest
+from metaprior_app.recipes import command_lines, python_code
+from metaprior_app.upload_limits import check_unpacked
 from metaprior.checks import counted
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import as_columns

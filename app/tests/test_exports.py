@@ -204,7 +204,7 @@ def test_downloads_are_named_and_typed(predicting):
 def test_shown_programs_quote_names(name):
     import ast
 
-    from metaprior.app.recipes import command_lines, fit_arguments, python_code
+    from metaprior_app.recipes import command_lines, fit_arguments, python_code
 
     settings = {"task": [name], "x": [name, "x"], "y": "y", "environment": None, "drop_missing": True}
     how = {"sep": ";", "decimal": ",", "encoding": "latin-1"}
@@ -221,8 +221,8 @@ def test_shown_programs_quote_names(name):
 
 def test_a_table_named_like_an_option_is_fitted(page):
     """`metaprior fit` takes what begins with a dash for an option."""
-    from metaprior.app.fit_process import FitProcess
-    from metaprior.app.recipes import fit_arguments
+    from metaprior_app.fit_process import FitProcess
+    from metaprior_app.recipes import fit_arguments
 
     table = page.workspace.folder / "-x.csv"
     readings_table().to_csv(table, index=False)

@@ -10,8 +10,8 @@ from scipy import stats
 from test_fit_report import read
 
 from metaprior import load
-from metaprior.app import report_tests
-from metaprior.app.report_tests import Group, coverage_of_tasks
+from metaprior_app import report_tests
+from metaprior_app.report_tests import Group, coverage_of_tasks
 from metaprior.likelihoods.counts import Poisson
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.types import TestTask

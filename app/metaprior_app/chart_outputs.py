@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.chart_inputs import as_rows, axes_of
+from metaprior_app.chart_inputs import as_rows, axes_of
 from metaprior.likelihoods.counts import MAX_COUNT
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tasks.input_columns import no_extrapolation_warnings

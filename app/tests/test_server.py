@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from page_client import BYTES, JSON, serving
 
-from metaprior.app import server as server_module
-from metaprior.app.server import STATIC, make_server
-from metaprior.app.workspace import Workspace
+from metaprior_app import server as server_module
+from metaprior_app.server import STATIC, make_server
+from metaprior_app.workspace import Workspace
 
 PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metaprior.app.chart_inputs import as_coded
-from metaprior.app.fit_process import FitProcess
-from metaprior.app.loaded_prior import LoadedPrior, searched_alphas
-from metaprior.app.messages import CHANGED, InvalidRequest, from_command, spoken
-from metaprior.app.open_table import OpenTable
-from metaprior.app.recipes import fit_arguments, inputs_of
+from metaprior_app.chart_inputs import as_coded
+from metaprior_app.fit_process import FitProcess
+from metaprior_app.loaded_prior import LoadedPrior, searched_alphas
+from metaprior_app.messages import CHANGED, InvalidRequest, from_command, spoken
+from metaprior_app.open_table import OpenTable
+from metaprior_app.recipes import fit_arguments, inputs_of
 from metaprior.estimators.files import load
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tables.columns import Columns, as_columns

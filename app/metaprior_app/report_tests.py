@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from metaprior.app.report_data import Sample
+from metaprior_app.report_data import Sample
 from metaprior.checks import counted
 from metaprior.cli.console import task_label
 from metaprior.cli.scores import fitted_rule, knows_classes, split_held_out

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.chart_data import MAX_LINES, draw_tasks
-from metaprior.app.chart_inputs import axes_of, describe_inputs
-from metaprior.app.chart_outputs import at_exposure, typical, whole_numbers, y_range
-from metaprior.app.messages import CHANGED, InvalidRequest
-from metaprior.app.open_table import OpenTable
+from metaprior_app.chart_data import MAX_LINES, draw_tasks
+from metaprior_app.chart_inputs import axes_of, describe_inputs
+from metaprior_app.chart_outputs import at_exposure, typical, whole_numbers, y_range
+from metaprior_app.messages import CHANGED, InvalidRequest
+from metaprior_app.open_table import OpenTable
 from metaprior.checks import counted
 from metaprior.predict.ensemble import predicts_labels
 from metaprior.tasks.types import Task

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.app.messages import InvalidRequest
+from metaprior_app.messages import InvalidRequest
 from metaprior.tasks.categories import Coded
 from metaprior.tasks.types import Task, as_inputs
 
