@@ -1,199 +1,154 @@
-"""Fits begun on the page: one at a time, then those of the slider's other weights of the source."""
+"""`metaprior fit` in a process of its own: its progress, its result, and a stop that always works."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
-import warnings
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metaprior_app.chart_inputs import as_coded
-from metaprior_app.fit_process import FitProcess
-from metaprior_app.loaded_prior import LoadedPrior, searched_alphas
-from metaprior_app.messages import CHANGED, InvalidRequest, from_command, spoken
-from metaprior_app.open_table import OpenTable
-from metaprior_app.recipes import fit_arguments, inputs_of
-from metaprior.estimators.files import load
-from metaprior.predict.ensemble import predicts_labels
-from metaprior.tables.columns import Columns, as_columns
-from metaprior.tables.covariate_columns import with_fitted_kinds
-from metaprior.tables.grouping import group_rows
+from metaprior.interruption import ENDS_WITH_INPUT, end_with_this
+from metaprior.progress import AS_JSON, VARIABLE
+from metaprior_app.messages import spoken
+from metaprior_app.recipes import FitRequest
+from metaprior_app.tables import OpenTable
+
+PATIENCE = 2.0  # seconds that a stopped process has to end by itself
+MAX_LINE = 1000  # characters of an unexpected error
 
 
-@dataclass
+class FitProcess:
+    """A running or finished `metaprior fit ... --json`."""
+
+    def __init__(self, arguments: Sequence[str]):
+        self.started, self.ended = time.monotonic(), None
+        self.progress: dict[str, Any] | None = None
+        self.result: dict[str, Any] | None = None  # what --json prints
+        self.error: str | None = None
+        self._stopped = False
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (closed once the process has ended)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "metaprior", "fit", *arguments, "--json"],
+            stdin=subprocess.PIPE,  # nothing comes through it; it ends when this process does, also by SIGKILL
+            stdout=self._printed,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, VARIABLE: AS_JSON, ENDS_WITH_INPUT: "1", "PYTHONUTF8": "1"},
+            start_new_session=True,  # Ctrl-C in the terminal reaches the page's server, which then ends this process
+        )
+        self._forget = end_with_this(self._process.pid)
+        self._following = threading.Thread(target=self._follow, daemon=True)
+        self._following.start()
+
+    @property
+    def status(self) -> str:
+        """Return "running", "done", "stopped" or "failed"."""
+        if self.ended is None:
+            return "running"
+        return "done" if self.result is not None else "stopped" if self._stopped else "failed"
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return (self.ended or time.monotonic()) - self.started
+
+    def wait(self) -> None:
+        """Wait until the process has ended."""
+        self._following.join()
+
+    def stop(self) -> None:
+        """End the process, at once if need be, and wait until it has ended."""
+        if self.ended is None:
+            self._stopped = True
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                if self._process.poll() is None:  # afterwards its number may be another's
+                    os.killpg(self._process.pid, number)
+            self._following.join(PATIENCE)
+        self.wait()
+
+    def _follow(self) -> None:
+        """Read progress until the process ends, then its result."""
+        assert self._process.stderr is not None
+        assert self._process.stdin is not None
+        said: list[str] = []  # the last lines on standard error that are no progress
+        for line in self._process.stderr:
+            if line.startswith('{"progress"'):
+                with suppress(ValueError):
+                    self.progress = json.loads(line)["progress"]
+            else:
+                said = [*said[-2:], line[:MAX_LINE]]
+        code = self._process.wait()
+        self._forget()
+        found: Any = None
+        with self._process.stderr, self._process.stdin, self._printed as printed, suppress(ValueError, IndexError):
+            printed.seek(0)
+            found = json.loads(printed.read().splitlines()[-1])
+        if code == 0 and isinstance(found, dict):
+            self.result = found
+        elif not self._stopped:
+            reason = found.get("error") if isinstance(found, dict) else "".join(said).strip()
+            self.error = reason or f"The fit ended with exit code {code}, without a message."
+        self.ended = time.monotonic()
+
+
 class Fit:
-    """A fit, or the report of one."""
+    """A fit, or the report of one. `finish` takes its result; until it has, the fit is running for the page."""
 
-    process: FitProcess
-    what: str  # "fit" or "report"
-    settings: dict[str, Any]
-    table: OpenTable
-    problem: str | None = None  # of loading what was fitted
-    is_complete: bool = False  # loaded, or ended otherwise
+    def __init__(
+        self,
+        arguments: list[str],
+        what: str,
+        settings: FitRequest,
+        table: OpenTable,
+        file: Path,
+        finish: Callable[["Fit"], None],
+    ):
+        self.what, self.settings, self.table, self.file = what, settings, table, file  # what: "fit" or "report"
+        self.problem: str | None = None  # of taking the result
+        self.process = FitProcess(arguments)
+        self._finishing = threading.Thread(target=self._finish, args=(finish,), daemon=True)
+        self._finishing.start()
+
+    def _finish(self, finish: Callable[["Fit"], None]) -> None:
+        self.process.wait()
+        try:
+            finish(self)
+        except Exception as error:  # of a table that was changed meanwhile, or a full disk
+            self.problem = spoken(error)
+
+    def stop(self) -> None:
+        """Stop the process, and wait until that is known."""
+        self.process.stop()
+        self._finishing.join()
 
     @property
     def is_running(self) -> bool:
-        """Whether it is not complete yet."""
-        return self.describe()["status"] == "running"
+        """Whether its result is yet to come."""
+        return self._finishing.is_alive()
 
     def describe(self) -> dict[str, Any]:
         """Return its state for the page."""
-        state = self.process.describe()
-        if state["status"] == "done" and not self.is_complete:
-            state["status"] = "running"
-        if self.problem is not None:
-            state |= {"status": "failed", "error": self.problem}
-        spell = lambda message: from_command(message, str(self.table.file.path), self.table.name)  # noqa: E731
-        state["error"] = None if state["error"] is None else spell(state["error"])
-        return {**state, "what": self.what, "notes": [spell(note) for note in state["notes"]]}
+        process, error = self.process, self.problem or self.process.error
+        status = "running" if self.is_running else "failed" if self.problem else process.status
+        notes = [note["message"] for note in (process.result or {}).get("notes", [])]
+        return {
+            "what": self.what,
+            "status": status,
+            "seconds": round(process.seconds, 1),
+            "progress": process.progress,
+            "error": None if error is None else self._spell(error),
+            "notes": [self._spell(note) for note in notes],
+        }
 
-
-class Fits:
-    """The fit that runs or ran last. `adopt` takes the prior of a fit that succeeds, and gives it its revision."""
-
-    def __init__(self, folder: Path, adopt: Callable[[LoadedPrior], None]):
-        self.folder, self.adopt = folder, adopt
-        self.latest: Fit | None = None
-        self.slider_left = 0  # weights that are yet to be fitted
-        self._count = 0
-        self._changing = threading.RLock()
-        self._slider: FitProcess | None = None
-        self._of_slider: LoadedPrior | None = None  # whose other weights are being fitted
-
-    def report_file(self, revision: int) -> Path:
-        """Return where the report of a prior is, once it was asked for."""
-        return self.folder / f"report-{revision}.html"
-
-    def start(self, table: OpenTable, settings: dict[str, Any]) -> None:
-        """Begin a fit to a table."""
-        with self._changing:
-            self.refuse_if_running()
-            self.stop_slider()
-            self._count += 1
-            out = self.folder / f"prior-{self._count}.safetensors"
-            self.latest = fit = Fit(FitProcess(_arguments(table, settings, out)), "fit", settings, table)
-        threading.Thread(target=self._finish, args=(fit, out), daemon=True).start()
-
-    def start_report(self, prior: LoadedPrior, without_data: bool = False) -> None:
-        """Begin to make a report: the same fit again, in the same process as its report."""
-        assert prior.table is not None
-        assert prior.settings is not None
-        out, made = self.folder / "report.safetensors", self.folder / "report.html"
-        with self._changing:
-            self.refuse_if_running()
-            self.report_file(prior.revision).unlink(missing_ok=True)  # it may be the one with data
-            options = [f"--report={made}", *(["--report-without-data"] if without_data else [])]
-            process = FitProcess([*_arguments(prior.table, prior.settings, out), *options])
-            self.latest = fit = Fit(process, "report", prior.settings, prior.table)
-        files = out, made, self.report_file(prior.revision)
-        threading.Thread(target=self._finish_report, args=(fit, *files), daemon=True).start()
-
-    def stop(self) -> None:
-        """Stop the fit that runs, if one does."""
-        if self.latest is not None:
-            self.latest.process.stop()
-
-    def stop_slider(self) -> None:
-        """Fit no other weights."""
-        with self._changing:
-            self.slider_left, self._of_slider = 0, None
-            slider = self._slider
-        if slider is not None:
-            slider.stop()
-
-    @property
-    def running_table(self) -> OpenTable | None:
-        """The table of the fit or the report that is being made."""
-        return self.latest.table if self.latest is not None and self.latest.is_running else None
-
-    def remove_files(self, prior: LoadedPrior) -> None:
-        """Remove what was made of a prior that is not shown any more; files of the user's stay."""
-        for path in (prior.file, *(file for _, _, file in prior.variants.values()), self.report_file(prior.revision)):
-            if path.parent == self.folder:
-                path.unlink(missing_ok=True)
-
-    def refuse_if_running(self) -> None:
-        """Raise if a fit runs."""
-        if self.latest is not None and self.latest.is_running:
-            raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
-
-    def _finish_report(self, fit: Fit, out: Path, made: Path, report: Path) -> None:
-        """Wait for a report, whose command is to name files as users do, not as they lie in the folder of the page."""
-        fit.process.wait()
-        try:
-            if fit.process.result is not None:
-                text = made.read_text(encoding="utf-8").replace(str(out), "prior.safetensors")
-                if fit.table.is_copy:
-                    text = text.replace(f"{fit.table.file.path.parent}{os.sep}", "")
-                report.write_text(text, encoding="utf-8")
-        except OSError as error:  # a full disk, say
-            fit.problem = spoken(error)
-        for path in (out, made):
-            path.unlink(missing_ok=True)
-        fit.is_complete = True
-
-    def _finish(self, fit: Fit, out: Path) -> None:
-        """Wait for a fit, load what it has written, and fit the other weights of the slider."""
-        fit.process.wait()
-        if fit.process.result is None:
-            fit.is_complete = True
-            return
-        try:
-            prior = _load_fitted(fit, out)
-        except Exception as error:  # of a table that was changed meanwhile, say
-            fit.problem = spoken(error)
-            return
-        alphas = searched_alphas(prior.meta)
-        with self._changing:
-            self.adopt(prior)
-            self._of_slider, self.slider_left, fit.is_complete = prior, len(alphas), True
-        for alpha in alphas:
-            if not self._fit_variant(prior, fit, alpha):
-                return
-
-    def _fit_variant(self, prior: LoadedPrior, fit: Fit, alpha: float) -> bool:
-        """Fit the prior with a given weight of the source; return whether to go on."""
-        out = self.folder / f"prior-{prior.revision}-{alpha:.6g}.safetensors"
-        with self._changing:
-            if self._of_slider is not prior or fit.table.has_changed:
-                self.slider_left = 0 if self._of_slider is prior else self.slider_left
-                return False
-            self._slider = process = FitProcess(_arguments(fit.table, fit.settings, out, alpha))
-        process.wait()
-        variant = None
-        with suppress(ValueError, OSError):  # then the slider has one place less
-            variant = load(out) if process.status == "done" else None
-        with self._changing:
-            if self._of_slider is not prior:
-                out.unlink(missing_ok=True)
-                return False
-            self.slider_left -= 1
-            if variant is not None:
-                prior.variants[f"{alpha:.6g}"] = (alpha, variant, out)
-        return True
-
-
-def _arguments(table: OpenTable, settings: dict[str, Any], out: Path, alpha: float | None = None) -> list[str]:
-    return fit_arguments(table.file.path, table.file.format._asdict(), settings, out, alpha)
-
-
-def columns_of(settings: dict[str, Any]) -> Columns:
-    """Return the columns that were chosen, checked."""
-    named = {name: settings.get(name) for name in ("task", "y", "environment")}
-    return as_columns(**named, x=inputs_of(settings), covariates=settings.get("covariates") or None)
-
-
-def _load_fitted(fit: Fit, out: Path) -> LoadedPrior:
-    """Load what a fit has written, and the tasks that it was fitted to."""
-    meta, table, settings = load(out), fit.table, fit.settings
-    drops: Any = {name: bool(settings.get(name)) for name in ("drop_missing", "drop_duplicates")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit has told them
-        columns = with_fitted_kinds(meta, columns_of(settings))
-        grouped = group_rows(table.file, columns, labels=predicts_labels(meta), **drops)
-        tasks = as_coded(meta, grouped.tasks, table.name)
-    shown = fit_arguments(table.name, table.file.format._asdict(), settings, "prior.safetensors")
-    known: Any = {"fit": shown, "settings": settings, "table": table}
-    return LoadedPrior(meta, out, table.name, tasks=tasks, dates=grouped.dates, **known)
+    def _spell(self, message: str) -> str:
+        """Return a message of the command, which calls the table by its path."""
+        return spoken(message.replace(str(self.table.file.path), self.table.name))

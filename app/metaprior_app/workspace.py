@@ -1,250 +1,260 @@
 """The state behind the page: one table, one fit at a time, and the prior that predictions come from."""
 
+import os
 import re
 import shutil
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from metaprior_app import exports
-from metaprior_app.chart_data import PredictRequest, check_request, predict_chart
-from metaprior_app.chart_inputs import axes_of
-from metaprior_app.fits import Fits, columns_of
-from metaprior_app.loaded_prior import LoadedPrior
-from metaprior_app.messages import CHANGED, InvalidRequest, check
-from metaprior_app.open_table import OpenTable, open_table
-from metaprior_app.recipes import FitRequest, ReportRequest
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
 from metaprior.estimators.files import load
-from metaprior.likelihoods import LIKELIHOODS
+from metaprior.estimators.labels import LabelsPrior
+from metaprior.files import as_struct
+from metaprior.tables.covariate_columns import with_fitted_kinds
 from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format
+from metaprior.tables.grouping import group_rows
 from metaprior.tables.sniffing import sniff_format
+from metaprior_app import exports
+from metaprior_app.charts import PredictRequest, axes_of, predict_chart
+from metaprior_app.fits import Fit, FitProcess
+from metaprior_app.messages import CHANGED, InvalidRequest
+from metaprior_app.priors import LoadedPrior, Variant, searched_alphas
+from metaprior_app.recipes import PRIOR_NAME, FitRequest, ReportRequest, fit_arguments
+from metaprior_app.tables import OpenTable, open_table
 
 PRIOR_ENDING = ".safetensors"
-A_TABLE = "a table (.csv, .tsv, .parquet, also compressed)"
-Receive = Callable[[Path], None]  # writes an upload to a path
+JSON = dict[str, Any]
 
 
 class Workspace:
-    """What all tabs share. Methods that answer requests take and return values of JSON."""
+    """What all tabs share. Methods that answer requests take and return values of JSON, while they hold the lock.
+
+    Every upload and every fit has a folder of its own in the folder of the page.
+    """
 
     def __init__(self, folder: Path):
         self.folder, self.revision = folder, 0
         self.table: OpenTable | None = None
         self.prior: LoadedPrior | None = None
-        self.fits = Fits(folder, self._adopt)
-        self._copies: set[Path] = set()  # folders of uploads that were opened
-        self._changing = threading.RLock()  # of table, prior, copies and revision
-        self._computing = threading.Lock()  # predictions collect warnings, which threads would mix up
+        self.fit: Fit | None = None  # the one that runs, or ran last
+        self.slider_left = 0  # weights of the source that are yet to be fitted
+        self.lock = threading.RLock()
+        self._slider: FitProcess | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JSON:
         """Return all that a page needs to show what the server has."""
-        from metaprior import __version__
-
-        with self._changing:
-            table, prior, progress = self.table, self.prior, self.progress()
+        table, prior = self.table, self.prior
         return {
-            "version": __version__,
-            "likelihoods": [
-                {"name": name, "words": kind.words, "takes_exposure": kind.takes_exposure}
-                for name, kind in LIKELIHOODS.items()
-            ],
             "table": None if table is None else table.describe(),
             "prior": None if prior is None else prior.describe(),
-            **progress,
+            **self.progress(),
         }
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> JSON:
         """Return the part of the state that changes while a fit runs."""
-        fits, prior = self.fits, self.prior
-        variants = [] if prior is None else sorted((alpha, key) for key, (alpha, _, _) in prior.variants.items())
+        variants = (
+            [] if self.prior is None else sorted(self.prior.variants.items(), key=lambda pair: pair[1].alpha or 0.0)
+        )
         return {
             "revision": self.revision,
-            "fit": None if fits.latest is None else fits.latest.describe(),
-            "slider": [{"key": key, "alpha": alpha} for alpha, key in variants],
-            "slider_left": fits.slider_left,
+            "fit": None if self.fit is None else self.fit.describe(),
+            "slider": [{"key": key, "alpha": variant.alpha} for key, variant in variants],
+            "slider_left": self.slider_left,
             "has_report": self.report is not None,
         }
 
     def close(self) -> None:
         """Stop all that runs."""
-        self.fits.stop_slider()
-        self.fits.stop()
+        self.stop_slider()
+        self.stop()
+
+    # ---------------------------------------------------------------- tables and priors
 
     def open_path(self, path: Path) -> None:
         """Open a table or a prior of the user's."""
-        if path.name.lower().endswith(PRIOR_ENDING):
-            self._open_prior(path, path.name)
-        else:
-            self._open_table(path, path.name, False, sniff_format(path))
+        with self.lock:
+            self._open(path, path.name, is_copy=False)
 
-    def upload(self, name: str, receive: Receive) -> dict[str, Any]:
+    def upload(self, path: Path, name: str) -> JSON:
         """Open an uploaded table or prior."""
-        path = self._receive(name, receive, (*ENDINGS, PRIOR_ENDING), f"{A_TABLE} or a prior (.safetensors)")
-        try:
-            if path.name.lower().endswith(PRIOR_ENDING):
-                self._open_prior(path, name)
-            else:
-                self._open_table(path, name, True, sniff_format(path))
-        except Exception:
-            shutil.rmtree(path.parent, ignore_errors=True)
-            raise
-        with self._changing:
-            self._copies.add(path.parent)
+        self._open(self._keep(path, name, PRIOR_ENDING), name, is_copy=True)
         return self.state()
 
-    def example(self, request: dict[str, Any]) -> dict[str, Any]:
+    def example(self, asked: JSON) -> JSON:
         """Open one of the bundled examples."""
-        if request.get("name") == "sinusoid":
-            content, name = _sinusoid(), "sinusoid.csv"
-        elif request.get("name") == "patients":
-            source = resources.files("metaprior").joinpath("datasets", "example", "patients.csv")
-            content, name = source.read_bytes(), "patients.csv"
+        if asked.get("name") == "sinusoid":
+            content = _sinusoid().encode()
+        elif asked.get("name") == "patients":
+            content = resources.files("metaprior").joinpath("datasets", "example", "patients.csv").read_bytes()
         else:
-            raise InvalidRequest(f"name must be patients or sinusoid; got {request.get('name')!r}.")
-        path = self._receive(name, lambda path: _write(path, content), ENDINGS, A_TABLE)
-        self._open_table(path, name, True, CsvFormat())
-        with self._changing:
-            self._copies.add(path.parent)
-        return self.state()
+            raise InvalidRequest(f"name must be patients or sinusoid; got {asked.get('name')!r}.")
+        path = self.new_upload()
+        path.write_bytes(content)
+        return self.upload(path, f"{asked['name']}.csv")
 
-    def reread(self, request: dict[str, Any]) -> dict[str, Any]:
+    def reread(self, asked: JSON) -> JSON:
         """Read the table again, as a CSV file that is written in another way."""
         table = self._current_table()
-        given = {name: request.get(name) or None for name in ("sep", "decimal", "encoding")}
+        given = {name: asked.get(name) or None for name in CsvFormat._fields}
         if not all(value is None or isinstance(value, str) for value in given.values()):
             raise InvalidRequest("sep, decimal and encoding must be text.")
         self._open_table(table.file.path, table.name, table.is_copy, as_csv_format(**given))
         return self.state()
 
-    def start_fit(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Begin a fit to the table, in a process of its own."""
-        check(FitRequest, request)
-        table = self._unchanged_table()
-        columns_of(request)
-        self.fits.start(table, request)
-        return self.progress()
-
-    def start_report(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Begin to make the report of the prior: its fit again, with a report."""
-        check(ReportRequest, request)
-        prior = self.prior
-        if prior is None or prior.settings is None:
-            raise InvalidRequest("A report needs a prior that was fitted on this page.", CHANGED)
-        if prior.table is None or prior.table.has_changed:
-            raise InvalidRequest("The table has changed since the fit: fit again, then ask for a report.", CHANGED)
-        self.fits.start_report(prior, request.get("without_data", False))
-        return self.progress()
-
-    @property
-    def report(self) -> Path | None:
-        """The report of the prior, if it was made."""
-        file = None if self.prior is None else self.fits.report_file(self.prior.revision)
-        return file if file is not None and file.exists() else None
-
-    def tidy(self, message: str) -> str:
-        """Return a message without the folders that uploads are kept in."""
-        return re.sub(re.escape(str(self.folder)) + r"/upload-\d+/", "", message)
-
-    def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Stop the fit that runs, if one does."""
-        self.fits.stop()
-        return self.progress()
-
-    def predict(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return what the chart of a new task shows."""
-        prior, meta = self._prior_and_meta(request)
-        started = time.perf_counter()
-        with self._computing:
-            shown = predict_chart(meta, request)
-        return {**shown, "revision": prior.revision, "milliseconds": round(1e3 * (time.perf_counter() - started), 1)}
-
-    def training_tasks(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the training tasks along an input."""
-        prior, axis = self._current_prior(request), request.get("axis")
-        if type(axis) is not int or axis not in axes_of(prior.meta):
-            raise InvalidRequest(f"axis must be the number of an input that a chart can be drawn along; got {axis!r}.")
-        exposure = request.get("exposure")
-        if exposure is not None and not (is_number(exposure) and 0.0 < exposure < np.inf):
-            raise InvalidRequest(f"exposure must be a positive number; got {exposure!r}.")
-        return {"tasks": prior.draw_tasks(axis, exposure)}
-
-    def predictions_csv(self, request: dict[str, Any]) -> bytes:
-        """Return what the chart shows as a CSV file."""
-        prior, meta = self._prior_and_meta(request)
-        with self._computing:
-            return exports.predictions_csv(prior, meta, request)
-
-    def readings_csv(self, request: dict[str, Any]) -> bytes:
-        """Return the readings of a chart as a CSV file."""
-        return exports.readings_csv(*self._prior_and_meta(request), request)
-
-    def code(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the Python and the command line that predict what the chart shows."""
-        return exports.code(*self._prior_and_meta(request), request)
-
-    def prior_file(self, key: str | None) -> Path:
-        """Return the file of the prior at a place of the slider."""
-        if self.prior is None:
-            raise InvalidRequest("There is no prior yet.", CHANGED)
-        return self.prior.at(key)[2]
-
-    def read_context(self, name: str, receive: Receive) -> dict[str, Any]:
+    def read_context(self, path: Path, name: str) -> JSON:
         """Return the readings of an uploaded table, task by task, for the chart."""
-        prior = self.prior
-        if prior is None:
-            raise InvalidRequest("There is no prior yet.", CHANGED)
-        path = self._receive(name, receive, ENDINGS, A_TABLE)
+        prior = self._current_prior()
+        kept = self._keep(path, name)
         try:
-            return {"tasks": exports.read_context(prior, path, name)}
+            return {"tasks": exports.read_context(prior, kept, name)}
         finally:
-            shutil.rmtree(path.parent, ignore_errors=True)
+            shutil.rmtree(kept.parent, ignore_errors=True)
+
+    def new_upload(self) -> Path:
+        """Return a path that an upload is to be written to."""
+        return self.folder / f"{time.monotonic_ns()}.part"
+
+    def _keep(self, path: Path, name: str, *also: str) -> Path:
+        """Move an upload to a folder of its own, under its name as far as that is harmless."""
+        plain = re.sub(r"[^\w.\- ]", "_", Path(name.replace("\\", "/")).name)[-100:].lstrip(".")
+        if not plain.lower().endswith((*ENDINGS, *also)):
+            known = "a table (.csv, .tsv, .parquet, also compressed)" + " or a prior (.safetensors)" * bool(also)
+            raise InvalidRequest(f"{name[:100] or 'The file'} is not {known}.")
+        kept = path.with_suffix("") / plain
+        kept.parent.mkdir()
+        return path.rename(kept)
+
+    def _open(self, path: Path, name: str, is_copy: bool) -> None:
+        try:
+            if not path.name.lower().endswith(PRIOR_ENDING):
+                return self._open_table(path, name, is_copy, sniff_format(path))
+            self._refuse_if_running()
+            prior = LoadedPrior(load(path), path, name)
+            self.stop_slider()
+            self.fit = self.table = None
+            self._adopt(prior)
+        except Exception:
+            self._remove_unused()
+            raise
 
     def _open_table(self, path: Path, name: str, is_copy: bool, how: CsvFormat) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            opened = open_table(path, name, is_copy, how)
-        with self._changing:
-            self.revision += 1
-            self.table = opened._replace(revision=self.revision)
-            self._remove_unused()
-
-    def _open_prior(self, path: Path, name: str) -> None:
-        meta = load(path)
-        self.fits.refuse_if_running()
-        self.fits.stop_slider()
-        self.fits.latest = None
-        with self._changing:
-            self._adopt(LoadedPrior(meta, path, name))
-            self.table = None
-            self._remove_unused()
+            self.table = open_table(path, name, is_copy, how, self.revision + 1)
+        self.revision += 1
+        self._remove_unused()
 
     def _adopt(self, prior: LoadedPrior) -> None:
         """Predict with a prior from now on."""
-        with self._changing:
-            replaced = self.prior
-            self.revision += 1
-            prior.revision, self.prior = self.revision, prior
-            if replaced is not None:
-                self.fits.remove_files(replaced)
-            self._remove_unused()
+        self.revision += 1
+        prior.revision, self.prior = self.revision, prior
+        self._remove_unused()
 
     def _remove_unused(self) -> None:
-        """Remove uploads that neither the page, nor its prior, nor a fit that runs needs any more."""
-        prior, tables = self.prior, [self.table, self.fits.running_table]
-        used = set() if prior is None else {prior.file.parent}
-        tables += [] if prior is None else [prior.table]
-        used |= {table.file.path.parent for table in tables if table is not None}
-        for folder in self._copies - used:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._copies &= used
+        """Remove folders that neither the page, nor its prior, nor a fit that runs needs any more."""
+        fit = self.fit if self.fit is not None and self.fit.is_running else None
+        tables = [each.table for each in (self, self.prior, fit) if each is not None]
+        used = {table.file.path.parent for table in tables if table is not None}
+        used |= {each.file.parent for each in (self.prior, fit) if each is not None}
+        for each in self.folder.iterdir():
+            if each.is_dir() and each not in used:
+                shutil.rmtree(each, ignore_errors=True)
+
+    # ---------------------------------------------------------------- fits
+
+    def start_fit(self, asked: JSON) -> JSON:
+        """Begin a fit to the table, in a process of its own."""
+        settings = _checked(FitRequest, asked)
+        self._refuse_if_running()
+        table, _ = self._unchanged_table(), settings.columns
+        self.stop_slider()
+        file = self.folder / f"fit-{time.monotonic_ns()}" / PRIOR_NAME
+        file.parent.mkdir()
+        arguments = fit_arguments(table.file.path, table.file.format, settings, file)
+        self.fit = Fit(arguments, "fit", settings, table, file, self._finish_fit)
+        return self.progress()
+
+    def start_report(self, asked: JSON) -> JSON:
+        """Begin to make the report of the prior: its fit again, in the same process as its report."""
+        without_data, prior = _checked(ReportRequest, asked).without_data, self.prior
+        self._refuse_if_running()
+        if prior is None or prior.settings is None or prior.table is None:
+            raise InvalidRequest("A report needs a prior that was fitted on this page.", CHANGED)
+        if prior.table.has_changed:
+            raise InvalidRequest("The table has changed since the fit: fit again, then ask for a report.", CHANGED)
+        _report_of(prior).unlink(missing_ok=True)  # it may be the one with data
+        file = prior.file.with_name("again.safetensors")
+        arguments = fit_arguments(prior.table.file.path, prior.table.file.format, prior.settings, file)
+        arguments += [f"--report={file.with_suffix('.html')}", *["--report-without-data"] * without_data]
+        self.fit = Fit(arguments, "report", prior.settings, prior.table, file, self._finish_report)
+        return self.progress()
+
+    def stop(self) -> JSON:
+        """Stop the fit that runs, if one does."""
+        if self.fit is not None:
+            self.fit.stop()
+        return self.progress()
+
+    def stop_slider(self) -> None:
+        """Fit no other weights."""
+        self.slider_left = 0
+        if self._slider is not None:
+            self._slider.stop()
+
+    @property
+    def report(self) -> Path | None:
+        """The report of the prior, if it was made."""
+        made = self.prior is not None and self.prior.settings is not None and _report_of(self.prior).exists()
+        return _report_of(self.prior) if self.prior is not None and made else None
+
+    def _refuse_if_running(self) -> None:
+        if self.fit is not None and self.fit.is_running:
+            raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
+
+    def _finish_fit(self, fit: Fit) -> None:
+        """Predict with what was fitted, and fit the other weights of the slider."""
+        if fit.process.result is None:
+            return
+        prior = _load_fitted(fit)
+        with self.lock:
+            self._adopt(prior)
+            self.slider_left = len(searched_alphas(prior.meta))
+        threading.Thread(target=self._fit_variants, args=(prior, fit), daemon=True).start()
+
+    def _fit_variants(self, prior: LoadedPrior, fit: Fit) -> None:
+        """Fit the prior at every weight of the source that was compared, until the slider is stopped."""
+        for alpha in searched_alphas(prior.meta):
+            file, table = fit.file.with_name(f"prior-{alpha:.6g}.safetensors"), fit.table
+            with self.lock:
+                if self.prior is not prior or not self.slider_left:
+                    return
+                if table.has_changed:
+                    self.stop_slider()
+                    return
+                self._slider = FitProcess(fit_arguments(table.file.path, table.file.format, fit.settings, file, alpha))
+            self._slider.wait()
+            with self.lock, suppress(ValueError, OSError):  # then the slider has one place less
+                self.slider_left = max(self.slider_left - 1, 0) if self.prior is prior else self.slider_left
+                prior.variants[f"{alpha:.6g}"] = Variant(alpha, load(file), file)
+
+    def _finish_report(self, fit: Fit) -> None:
+        """Keep a report, whose command is to name files as users do, not as they lie in the folder of the page."""
+        made = fit.file.with_suffix(".html")
+        if fit.process.result is not None:
+            text = made.read_text(encoding="utf-8").replace(str(fit.file), PRIOR_NAME)
+            if fit.table.is_copy:
+                text = text.replace(f"{fit.table.file.path.parent}{os.sep}", "")
+            made.write_text(text, encoding="utf-8")
+            made.replace(made.with_name("report.html"))
+        for path in (fit.file, made):
+            path.unlink(missing_ok=True)
 
     def _current_table(self) -> OpenTable:
         if self.table is None:
@@ -262,41 +272,78 @@ class Workspace:
         found = f"{table.name} has changed since the page read it. It was read again: check the columns, then fit."
         raise InvalidRequest(found, CHANGED)
 
-    def _current_prior(self, request: dict[str, Any]) -> LoadedPrior:
-        prior = self.prior
-        if prior is None:
+    # ---------------------------------------------------------------- predictions
+
+    def predict(self, asked: JSON) -> JSON:
+        """Return what the chart of a new task shows."""
+        return self._predict(asked, lambda _, place, request: predict_chart(place.meta, request))
+
+    def predictions_csv(self, asked: JSON) -> str:
+        """Return what the chart shows as a CSV file."""
+        return self._predict(asked, exports.predictions_csv)
+
+    def readings_csv(self, asked: JSON) -> str:
+        """Return the readings of a chart as a CSV file."""
+        return self._predict(asked, exports.readings_frame).to_csv(index=False)
+
+    def code(self, asked: JSON) -> JSON:
+        """Return the Python and the command line that predict what the chart shows."""
+        return self._predict(asked, exports.code)
+
+    def training_tasks(self, asked: JSON) -> JSON:
+        """Return the training tasks along an input."""
+        prior, axis, exposure = self._current_prior(asked), asked.get("axis"), asked.get("exposure")
+        if type(axis) is not int or axis not in axes_of(prior.meta):
+            raise InvalidRequest(f"axis must be the number of an input that a chart can be drawn along; got {axis!r}.")
+        if exposure is not None and not (is_number(exposure) and exposure > 0.0):
+            raise InvalidRequest(f"exposure must be a positive number; got {exposure!r}.")
+        return {"tasks": prior.draw_tasks(axis, exposure)}
+
+    def prior_file(self, key: str | None) -> Path:
+        """Return the file of the prior at a place of the slider."""
+        return self._current_prior().at(key).file
+
+    def _predict(self, asked: JSON, answer: Callable[[LoadedPrior, Variant, PredictRequest], Any]) -> Any:
+        request = _checked(PredictRequest, asked)
+        prior = self._current_prior(asked)
+        place = prior.at(request.alpha)
+        request.check(place.meta)
+        return answer(prior, place, request)
+
+    def _current_prior(self, asked: JSON | None = None) -> LoadedPrior:
+        if self.prior is None:
             raise InvalidRequest("There is no prior yet: fit one first.", CHANGED)
-        if request.get("revision") != prior.revision:
+        if asked is not None and asked.get("revision") != self.prior.revision:
             raise InvalidRequest("The prior was replaced, perhaps in another tab. The page shows the new one.", CHANGED)
-        return prior
-
-    def _prior_and_meta(self, request: dict[str, Any]) -> tuple[LoadedPrior, Any]:
-        check(PredictRequest, request)
-        prior = self._current_prior(request)
-        meta = prior.at(request.get("alpha"))[1]
-        check_request(meta, request)
-        return prior, meta
-
-    def _receive(self, name: str, receive: Receive, endings: tuple[str, ...], known: str) -> Path:
-        """Write an upload to a folder of its own, under its name as far as that is harmless."""
-        plain = re.sub(r"[^\w.\- ]", "_", Path(name.replace("\\", "/")).name)[-100:].lstrip(".")
-        if not plain.lower().endswith(endings):
-            raise InvalidRequest(f"{name[:100] or 'The file'} is not {known}.")
-        place = self.folder / f"upload-{time.monotonic_ns()}"
-        place.mkdir()
-        try:
-            receive(place / plain)
-        except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
-            raise
-        return place / plain
+        return self.prior
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+def _checked(schema: Any, asked: JSON) -> Any:
+    """Return a request as a struct of msgspec; raise an InvalidRequest that names what does not fit."""
+    try:
+        return as_struct(asked, schema, "request")
+    except ValueError as error:
+        raise InvalidRequest(f"{error}.") from None
 
 
-def _sinusoid() -> bytes:
+def _report_of(prior: LoadedPrior) -> Path:
+    return prior.file.with_name("report.html")
+
+
+def _load_fitted(fit: Fit) -> LoadedPrior:
+    """Load what a fit has written, and the tasks that it was fitted to."""
+    meta, table, settings = load(fit.file), fit.table, fit.settings
+    drops: Any = {"drop_missing": settings.drop_missing, "drop_duplicates": settings.drop_duplicates}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit has told them
+        columns = with_fitted_kinds(meta, settings.columns)
+        grouped = group_rows(table.file, columns, labels=isinstance(meta, LabelsPrior), **drops)
+        tasks = exports.as_coded(meta, grouped.tasks, table.name)
+    known: Any = {"settings": settings, "table": table}
+    return LoadedPrior(meta, fit.file, table.name, tasks=tasks, dates=grouped.dates, **known)
+
+
+def _sinusoid() -> str:
     """Return tasks of the paper's sinusoid as a table."""
     problem, lines = Sinusoid(deviation=0.25), ["task,environment,x,y"]
     groups = {"source": problem.source_tasks(25, 5, rng=0), "target": problem.target_tasks(8, 5, rng=1)}
@@ -304,4 +351,4 @@ def _sinusoid() -> bytes:
         for i, (x, y) in enumerate(tasks):
             pairs = zip(x[:, 0].tolist(), y.tolist(), strict=True)
             lines += [f"{name[0]}{i + 1:02d},{name},{a:.4f},{b:.4f}" for a, b in pairs]
-    return ("\n".join(lines) + "\n").encode()
+    return "\n".join(lines) + "\n"

@@ -1,8 +1,10 @@
+from contextlib import closing
 from functools import cache
 
 import pytest
-from page_client import make_prior, serving
 from threadpoolctl import threadpool_limits
+
+from page_client import Page, ServedPage, make_prior
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -22,10 +24,17 @@ def prior_file(tmp_path_factory):
 @pytest.fixture
 def page(tmp_path):
     """A page without a table."""
-    folder = tmp_path / "page"
-    folder.mkdir()
-    with serving(folder) as served:
-        yield served
+    (tmp_path / "page").mkdir()
+    with closing(Page(tmp_path / "page")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The same at a port of this machine."""
+    (tmp_path / "served").mkdir()
+    with closing(ServedPage(tmp_path / "served")) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -37,18 +46,3 @@ def predicting(page, prior_file):
         return page
 
     return open_prior
-
-
-SERVERS = {"page", "fitted", "served", "served_prior"}  # fixtures
-
-
-@pytest.fixture(autouse=True)
-def _quiet_server(request):
-    """No request makes the server print a traceback: it would be one that it did not expect."""
-    if not SERVERS & set(request.fixturenames):
-        yield
-        return
-    printed = request.getfixturevalue("capfd")
-    yield
-    if not request.node.get_closest_marker("xfail"):
-        assert "Traceback" not in printed.readouterr().err

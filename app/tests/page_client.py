@@ -1,22 +1,23 @@
 """A page served in this process, a client that speaks HTTP to it, and small tables and priors for it."""
 
-import http.client
 import json
 import socket
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx2
 import numpy as np
 import pandas as pd
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from metaprior_app.server import make_server
-from metaprior_app.workspace import Workspace
 from metaprior.cli import app as command_line
+from metaprior_app.server import make_app, make_server
+from metaprior_app.workspace import Workspace
 
 JSON, BYTES = "application/json", "application/octet-stream"
 PATIENTS = Path(str(resources.files("metaprior").joinpath("datasets", "example", "patients.csv")))
@@ -33,7 +34,7 @@ class Answer:
     """What the server answered."""
 
     def __init__(self, response):
-        self.status, self.headers, self.content = response.status, response.headers, response.read()
+        self.status, self.headers, self.content = response.status_code, response.headers, response.content
 
     @property
     def json(self):
@@ -51,32 +52,19 @@ class Answer:
 
 
 class Page:
-    """A server that runs in a thread, and requests to it."""
+    """A page without a network, and requests to it. What it does not expect is raised here."""
 
-    def __init__(self, folder, port=0):
-        self.workspace = Workspace(Path(folder))
-        self.server = make_server(self.workspace, port)
-        self.port, self.token, self.address = self.server.port, self.server.token, self.server.address
-        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+    def __init__(self, folder, port=8460, token="t" * 24):
+        self.workspace, self.port, self.token = Workspace(Path(folder)), port, token
+        self.origin = f"http://127.0.0.1:{port}"
+        self.client = TestClient(make_app(self.workspace, port, token), base_url=self.origin)
 
     def close(self):
-        self.server.shutdown()
-        self._thread.join()
-        self.server.server_close()
         self.workspace.close()
 
-    def connect(self):
-        """Return a connection that stays open from one request to the next, until it is closed."""
-        return closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20))
-
-    def ask(self, method, path, body=None, headers=None, connection=None):
+    def ask(self, method, path, body=None, headers=None):
         """Send a request to a whole path, with the token or without; return the answer."""
-        if connection is None:
-            with self.connect() as opened:
-                return self.ask(method, path, body, headers, opened)
-        connection.request(method, path, body, headers or {})
-        return Answer(connection.getresponse())
+        return Answer(self.client.request(method, path, content=body, headers=headers))
 
     def get(self, path, **headers):
         return self.ask("GET", f"/{self.token}/{path}", headers=headers)
@@ -88,17 +76,6 @@ class Page:
 
     def upload(self, path, name, content):
         return self.post(f"{path}?name={quote(name)}", content, BYTES)
-
-    def send(self, data, half_closed=True):
-        """Send bytes as they are; return all that comes back until the server closes the connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as client:
-            client.sendall(data)
-            if half_closed:
-                client.shutdown(socket.SHUT_WR)
-            received = b""
-            while part := client.recv(65536):
-                received += part
-            return received
 
     @property
     def state(self):
@@ -135,14 +112,36 @@ def wait_until(condition, seconds=20.0):
         time.sleep(0.02)
 
 
-@contextmanager
-def serving(folder, port=0):
-    """Yield a page that is served until the end of the block."""
-    page = Page(folder, port)
-    try:
-        yield page
-    finally:
-        page.close()
+class ServedPage(Page):
+    """A page at a port of this machine, served in a thread."""
+
+    def __init__(self, folder, port=None):
+        super().__init__(folder)
+        self.address, self.server, self.socket = make_server(self.workspace, port)
+        self.origin, self.token = self.address.rstrip("/").rsplit("/", 1)
+        self.port = self.socket.getsockname()[1]
+        self.client = httpx2.Client(base_url=self.origin, timeout=20)
+        self._thread = threading.Thread(target=self.server.run, args=([self.socket],), daemon=True)
+        self._thread.start()
+        wait_until(lambda: self.server.started)
+
+    def close(self):
+        self.client.close()
+        self.server.should_exit = True
+        self._thread.join()
+        super().close()
+
+    def send(self, data, half_closed=False):
+        """Send bytes as they are; return all that comes back until the server closes the connection, or is silent."""
+        received = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as client, suppress(TimeoutError):
+            client.sendall(data)
+            if half_closed:
+                client.shutdown(socket.SHUT_WR)
+            while part := client.recv(65536):
+                received += part
+                client.settimeout(0.3)
+        return received
 
 
 def fit(table, out, *options):

@@ -3,10 +3,12 @@
 import io
 import re
 import xml.etree.ElementTree as ElementTree
+from contextlib import closing
 
 import numpy as np
 import pandas as pd
 import pytest
+
 from browser_client import (
     MISSING,
     PATIENCE,
@@ -22,10 +24,9 @@ from browser_client import (
     settle,
     values,
 )
-from page_client import PATIENT_ROLES, PATIENTS, readings_table, serving, wait_until
-
 from metaprior import load
-from metaprior_app import chart_data, loaded_prior
+from metaprior_app import charts, priors
+from page_client import PATIENT_ROLES, PATIENTS, ServedPage, readings_table, wait_until
 
 pytestmark = [
     pytest.mark.browser,
@@ -43,12 +44,12 @@ def browser():
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """A page with the patients fitted, and all weights of the source."""
-    with serving(tmp_path_factory.mktemp("fitted")) as page:
-        page.post("api/example", {"name": "patients"})
-        page.post("api/fit", PATIENT_ROLES)
-        assert page.wait_for_fit(120)["status"] == "done"
-        wait_until(lambda: page.get("api/progress").json["slider_left"] == 0, 120)
-        yield page
+    with closing(ServedPage(tmp_path_factory.mktemp("fitted"))) as served:
+        served.post("api/example", {"name": "patients"})
+        served.post("api/fit", PATIENT_ROLES)
+        assert served.wait_for_fit(120)["status"] == "done"
+        wait_until(lambda: served.get("api/progress").json["slider_left"] == 0, 120)
+        yield served
 
 
 @pytest.fixture
@@ -74,9 +75,9 @@ def wait_for_fit(tab):
     settle(tab)
 
 
-def test_the_whole_story_from_a_table_to_exported_predictions(browser, page):
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_the_whole_story_from_a_table_to_exported_predictions(browser, served):
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         assert tab.locator("#fit").is_hidden()
         tab.get_by_role("button", name="Heart rates in two hospitals").click()
         tab.locator("#table-words").filter(has_text="patients.csv: 537 rows, 4 columns.").wait_for()
@@ -92,7 +93,7 @@ def test_the_whole_story_from_a_table_to_exported_predictions(browser, page):
         assert tab.locator("#fit").is_disabled()
         wait_for_fit(tab)
         words = tab.locator("#words").inner_text()
-        assert words == page.workspace.prior.meta.transfer_report().plain_words
+        assert words == served.workspace.prior.meta.transfer_report().plain_words
         assert tab.locator("#candidates .dot").count() >= 2
         assert "north: 40 tasks" in tab.locator("#environments").inner_text()
         before = band_width(tab, 0.4)
@@ -251,12 +252,12 @@ def test_wrong_files_are_told_and_change_nothing(browser, fitted):
         tab.locator("#messages .error").filter(has_text="has no column").wait_for()
 
 
-def test_names_and_cells_are_never_html(browser, page):
+def test_names_and_cells_are_never_html(browser, served):
     evil = "<img src=x onerror=alert(1)>"
     frame = readings_table().rename(columns={"y": evil, "x": "<script>x</script>"})
     frame["task"] = "<b>" + frame["task"] + "</b>"
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         content = frame.to_csv(index=False).encode()
         tab.locator("#file").set_input_files({"name": "<i>t</i>.csv", "mimeType": "text/csv", "buffer": content})
         tab.locator("#fit").wait_for()
@@ -268,9 +269,9 @@ def test_names_and_cells_are_never_html(browser, page):
         assert evil in tab.locator("#readings").inner_text()
 
 
-def test_a_fit_is_stopped_and_two_tabs_see_it(browser, page):
-    with looking(browser, page) as context:
-        tab, other = open_tab(context, page), open_tab(context, page)
+def test_a_fit_is_stopped_and_two_tabs_see_it(browser, served):
+    with looking(browser, served) as context:
+        tab, other = open_tab(context, served), open_tab(context, served)
         tab.get_by_role("button", name="Heart rates in two hospitals").click()
         other.locator("#table-words").filter(has_text="patients.csv").wait_for()
         tab.locator("#fit").wait_for()
@@ -282,13 +283,13 @@ def test_a_fit_is_stopped_and_two_tabs_see_it(browser, page):
             each.locator("#messages .note").filter(has_text="stopped").wait_for()
             assert each.locator("#fit-panel").is_hidden()
             assert each.locator("#fit").is_enabled()
-        assert page.state["fit"]["status"] == "stopped"
-        assert page.state["prior"] is None
+        assert served.state["fit"]["status"] == "stopped"
+        assert served.state["prior"] is None
 
 
-def test_a_reload_in_the_middle_of_a_fit(browser, page):
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_a_reload_in_the_middle_of_a_fit(browser, served):
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         tab.get_by_role("button", name="Heart rates in two hospitals").click()
         tab.locator("#fit").click()
         tab.locator("#phase").filter(has_text="Phase").wait_for()
@@ -304,13 +305,13 @@ def test_a_reload_in_the_middle_of_a_fit(browser, page):
         assert points(tab).count() == 1
 
 
-def test_another_tab_replaces_the_prior_and_the_first_is_told(browser, page, prior_file):
-    page.open_prior(prior_file("patients"))
-    with looking(browser, page, refusals=True) as context:
-        tab = open_tab(context, page)
+def test_another_tab_replaces_the_prior_and_the_first_is_told(browser, served, prior_file):
+    served.open_prior(prior_file("patients"))
+    with looking(browser, served, refusals=True) as context:
+        tab = open_tab(context, served)
         tab.locator("#chart .band").wait_for()
         settle(tab)
-        page.open_prior(prior_file("numbers"))
+        served.open_prior(prior_file("numbers"))
         box = tab.locator("#chart").bounding_box()
         tab.locator("#chart").click(position={"x": 0.5 * box["width"], "y": 0.5 * box["height"]})
         eventually(tab, lambda: "x from" in tab.locator("#views").inner_text())
@@ -320,10 +321,10 @@ def test_another_tab_replaces_the_prior_and_the_first_is_told(browser, page, pri
         tab.locator("#messages").filter(has_text="replaced").wait_for()
 
 
-def test_a_server_that_does_not_answer_is_told(browser, page, prior_file):
-    page.open_prior(prior_file("numbers"))
+def test_a_server_that_does_not_answer_is_told(browser, served, prior_file):
+    served.open_prior(prior_file("numbers"))
     context = browser.new_context()
-    tab = open_tab(context, page)
+    tab = open_tab(context, served)
     tab.locator("#chart .band").wait_for()
     context.set_offline(True)
     tab.locator("#messages .error").filter(has_text="does not answer").wait_for()
@@ -351,10 +352,10 @@ def test_a_slow_machine_answers_the_last_click(browser, fitted):
         assert tab.locator("#chart .mean").get_attribute("d") == drawn, "not what the last click asked for"
 
 
-def test_two_inputs_are_maps(browser, page, prior_file):
-    page.open_prior(prior_file("two inputs"))
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_two_inputs_are_maps(browser, served, prior_file):
+    served.open_prior(prior_file("two inputs"))
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         tab.locator("#chart image").wait_for()
         assert tab.locator("#second image").count() == 1
         assert tab.locator("#coverage-row").is_hidden()
@@ -371,7 +372,7 @@ def test_two_inputs_are_maps(browser, page, prior_file):
         assert tab.locator("#second-figure").is_hidden()
 
 
-def test_an_image_of_a_map_is_not_upside_down(browser, page, tmp_path):
+def test_an_image_of_a_map_is_not_upside_down(browser, served, tmp_path):
     """y rises with the second input, so that the map must be lightest at the top."""
     from page_client import fit
 
@@ -380,11 +381,11 @@ def test_an_image_of_a_map_is_not_upside_down(browser, page, tmp_path):
     frame = pd.DataFrame({"task": np.repeat(list("abcdef"), 10), "a": x[:, 0], "b": x[:, 1], "y": 3.0 * x[:, 1]})
     frame["y"] += rng.normal(size=60)
     frame.to_csv(tmp_path / "t.csv", index=False)
-    page.open_prior(fit(tmp_path / "t.csv", tmp_path / "p.safetensors", "--task=task", "--x=a", "--x=b", "--y=y"))
-    with looking(browser, page) as context:
+    served.open_prior(fit(tmp_path / "t.csv", tmp_path / "p.safetensors", "--task=task", "--x=a", "--x=b", "--y=y"))
+    with looking(browser, served) as context:
         from PIL import Image
 
-        tab = open_tab(context, page)
+        tab = open_tab(context, served)
         tab.locator("#chart image").wait_for()
         settle(tab)
         picture = Image.open(io.BytesIO(tab.locator("#chart").screenshot())).convert("L")
@@ -395,10 +396,10 @@ def test_an_image_of_a_map_is_not_upside_down(browser, page, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["labels", "own labels"])
-def test_labels_are_lines_of_probabilities(browser, page, prior_file, kind):
-    page.open_prior(prior_file(kind))
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_labels_are_lines_of_probabilities(browser, served, prior_file, kind):
+    served.open_prior(prior_file(kind))
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         eventually(tab, lambda: tab.locator("#chart .probability").count() == 2)
         assert tab.locator("#classes input[type=radio]").count() == 2
         settle(tab)
@@ -416,11 +417,11 @@ def test_labels_are_lines_of_probabilities(browser, page, prior_file, kind):
         assert "probability" in content.decode().splitlines()[0]
 
 
-def test_the_keyboard_is_enough(browser, page, prior_file):
+def test_the_keyboard_is_enough(browser, served, prior_file):
     """From the top of the page to a reading and its move, by Tab, Enter and arrows."""
-    page.open_prior(prior_file("numbers"))
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+    served.open_prior(prior_file("numbers"))
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         tab.locator("#chart .band").wait_for()
         settle(tab)
         for _ in range(40):
@@ -443,9 +444,9 @@ def test_the_keyboard_is_enough(browser, page, prior_file):
         assert points(tab).count() == 0
 
 
-def test_the_keyboard_is_enough_to_fit(browser, page):
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_the_keyboard_is_enough_to_fit(browser, served):
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         for _ in range(10):
             tab.keyboard.press("Tab")
             if tab.locator("[data-example=sinusoid]:focus").count():
@@ -479,10 +480,10 @@ def test_the_keyboard_is_enough_to_fit(browser, page):
     ],
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_serious_fault_of_accessibility_and_no_overflow_on_a_phone(browser, fitted, page, prior_file, state, scheme):
-    shown = fitted if state == "fitted" else page
+def test_no_serious_fault_of_accessibility_and_no_overflow_on_a_phone(browser, fitted, served, prior_file, state, scheme):
+    shown = fitted if state == "fitted" else served
     if state in ("map", "labels"):
-        page.open_prior(prior_file("two inputs" if state == "map" else "labels"))
+        served.open_prior(prior_file("two inputs" if state == "map" else "labels"))
     with looking(browser, shown, refusals=True, bypass_csp=True, color_scheme=scheme) as context:
         tab = open_tab(context, shown)
         if state in ("table", "fitting"):
@@ -531,13 +532,13 @@ def test_a_touch_adds_a_reading(browser, fitted):
         eventually(tab, lambda: points(tab).count() == 1)
 
 
-def test_many_tasks_are_drawn_as_a_density(browser, page, monkeypatch):
+def test_many_tasks_are_drawn_as_a_density(browser, served, monkeypatch):
     """More than are drawn one by one, here five."""
-    for module in (chart_data, loaded_prior):
+    for module in (charts, priors):
         monkeypatch.setattr(module, "MAX_LINES", 5)
     frame = readings_table(6, 20)
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         content = frame.to_csv(index=False).encode()
         tab.locator("#file").set_input_files({"name": "many.csv", "mimeType": "text/csv", "buffer": content})
         tab.locator("#fit").wait_for()
@@ -548,9 +549,9 @@ def test_many_tasks_are_drawn_as_a_density(browser, page, monkeypatch):
         assert "6 training tasks, as density" in tab.locator("#chart-caption").inner_text()
 
 
-def test_a_file_that_is_dropped_is_opened(browser, page):
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_a_file_that_is_dropped_is_opened(browser, served):
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         drop = """(field, text) => {
           const transfer = new DataTransfer();
           transfer.items.add(new File([text], 'dropped.csv'));
@@ -570,10 +571,10 @@ def test_first_paint_comes_soon(browser, fitted):
 
 
 @pytest.mark.parametrize("kind", ["counts", "rates", "ranks"])
-def test_clicks_of_counts_and_ranks_are_whole_numbers(browser, page, prior_file, kind):
-    page.open_prior(prior_file(kind))
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_clicks_of_counts_and_ranks_are_whole_numbers(browser, served, prior_file, kind):
+    served.open_prior(prior_file(kind))
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         tab.locator("#chart .band").wait_for()
         settle(tab)
         for across, up in ((0.3, 0.33), (0.5, 0.57), (0.8, 0.9), (0.6, 0.2)):
@@ -598,10 +599,10 @@ def test_clicks_of_counts_and_ranks_are_whole_numbers(browser, page, prior_file,
             assert "Readings of another exposure are drawn at the same rate." in caption
 
 
-def test_levels_and_covariates_are_chosen_and_said_under_the_chart(browser, page, prior_file):
-    page.open_prior(prior_file("kinds"))
-    with looking(browser, page) as context:
-        tab = open_tab(context, page)
+def test_levels_and_covariates_are_chosen_and_said_under_the_chart(browser, served, prior_file):
+    served.open_prior(prior_file("kinds"))
+    with looking(browser, served) as context:
+        tab = open_tab(context, served)
         tab.locator("#chart .band").wait_for()
         assert "At brand bolt, age 55" in tab.locator("#chart-caption").inner_text()
         before = tab.locator("#chart .mean").get_attribute("d")

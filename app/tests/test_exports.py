@@ -1,5 +1,6 @@
 """What leaves the page gives the same numbers again: the CSV, the command line that it shows, and the Python."""
 
+import ast
 import io
 import shlex
 import warnings
@@ -8,10 +9,13 @@ from contextlib import chdir
 import numpy as np
 import pandas as pd
 import pytest
-from page_client import PATIENT_ROLES, PATIENTS, labels_table, readings_table, serving
 from typer.testing import CliRunner
 
 from metaprior.cli import app as command_line
+from metaprior.tables.csv_files import CsvFormat
+from metaprior_app.fits import FitProcess
+from metaprior_app.recipes import FitRequest, command_lines, fit_arguments, fit_code, python_code
+from page_client import PATIENT_ROLES, PATIENTS, labels_table, readings_table
 
 READINGS = [{"x": [2.0], "y": 84.0}, {"x": [20.5], "y": 91.25}, {"x": [40.0], "y": 78.0}]
 
@@ -68,16 +72,14 @@ def test_numbers_give_the_same_by_command_line_and_by_python(page, tmp_path):
 
 
 @pytest.mark.slow
-def test_patients_give_the_same_by_command_line_and_by_python(tmp_path, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("page")) as page:
-        page.post("api/example", {"name": "patients"})
-        page.post("api/fit", PATIENT_ROLES)
-        assert page.wait_for_fit()["status"] == "done"
-        page.workspace.fits.stop_slider()
-        request = page.chart(readings=READINGS, coverage=0.75)
-        shown = page.post("api/predict", request).json
-        given = take_along(page, request, tmp_path, "patients.csv", PATIENTS.read_bytes())
-        predictions, commands, program = given
+def test_patients_give_the_same_by_command_line_and_by_python(page, tmp_path):
+    page.post("api/example", {"name": "patients"})
+    page.post("api/fit", PATIENT_ROLES)
+    assert page.wait_for_fit()["status"] == "done"
+    page.workspace.stop_slider()
+    request = page.chart(readings=READINGS, coverage=0.75)
+    shown = page.post("api/predict", request).json
+    predictions, commands, program = take_along(page, request, tmp_path, "patients.csv", PATIENTS.read_bytes())
     assert predictions["hours"].tolist() == pytest.approx(shown["x"], abs=1e-3)
     assert predictions["mean"].tolist() == pytest.approx(shown["mean"], abs=1e-3)
     assert predictions["lower"].tolist() == pytest.approx(shown["lower"], abs=1e-3)
@@ -133,7 +135,7 @@ def fit_and_take(page, name, content, roles, folder, how=None, **chart):
     page.post("api/fit", roles)
     ended = page.wait_for_fit()
     assert ended["status"] == "done", ended["error"]
-    page.workspace.fits.stop_slider()
+    page.workspace.stop_slider()
     request = page.chart(**chart)
     return take_along(page, request, folder, name, content)
 
@@ -202,31 +204,25 @@ def test_downloads_are_named_and_typed(predicting):
 
 @pytest.mark.parametrize("name", ["a b.csv", "$(touch x).csv", "-x.csv", "a'b\".csv", "ü.csv", "`x`;y.csv"])
 def test_shown_programs_quote_names(name):
-    import ast
-
-    from metaprior_app.recipes import command_lines, fit_arguments, python_code
-
-    settings = {"task": [name], "x": [name, "x"], "y": "y", "environment": None, "drop_missing": True}
-    how = {"sep": ";", "decimal": ",", "encoding": "latin-1"}
+    settings = FitRequest([name], [name, "x"], "y", drop_missing=True)
+    how = CsvFormat(";", ",", "latin-1")
     arguments = fit_arguments(name, how, settings, "prior.safetensors", 0.25)
-    line = command_lines(arguments, "prior.safetensors", 0.9).splitlines()[0]
+    line = command_lines(arguments, 0.9, {}).splitlines()[0]
     assert shlex.split(line)[2:] == arguments
     assert arguments[0] == name
     assert {"--drop-missing", "--sep=;", "--decimal=,", "--encoding=latin-1", "--alpha=0.25"} <= set(arguments)
     columns = {"task": [name], "x": [name, "x"], "y": "y"}
-    program = python_code(name, settings, how, "prior.safetensors", columns, 0.9, False, 0.25)
+    program = python_code(columns, 0.9, fit_code(name, how, settings, False, 0.25))
     constants = [node.value for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant)]
     assert constants.count(name) >= 3
 
 
 def test_a_table_named_like_an_option_is_fitted(page):
     """`metaprior fit` takes what begins with a dash for an option."""
-    from metaprior_app.fit_process import FitProcess
-    from metaprior_app.recipes import fit_arguments
 
     table = page.workspace.folder / "-x.csv"
     readings_table().to_csv(table, index=False)
-    settings = {"task": ["task"], "x": ["x"], "y": "y"}
-    process = FitProcess(fit_arguments(table, {}, settings, page.workspace.folder / "out.safetensors"))
+    settings = FitRequest(["task"], ["x"], "y")
+    process = FitProcess(fit_arguments(table, CsvFormat(), settings, page.workspace.folder / "out.safetensors"))
     process.wait()
     assert process.status == "done", process.error

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 from page_client import JSON, PATIENTS, wait_until
 
 # Undoes what a shell that runs these tests in the background makes processes ignore.
@@ -97,7 +98,7 @@ def test_a_killed_page_takes_its_fit_along_and_the_next_removes_its_folder(start
     wait_until(lambda: not is_alive(child), 5)
     assert list(left.rglob("patients.csv")), "nobody was there to remove it"
     running, address = start("--no-browser")
-    assert "version" in ask(address, "api/state")
+    assert "revision" in ask(address, "api/state")
     assert not left.exists()
     (own,) = temporary.iterdir()
     upload(address, PATIENTS)
@@ -184,7 +185,7 @@ def test_a_prior_is_opened_and_a_browser_called(start, prior_file, tmp_path):
     browser.write_text(f'#!/bin/sh\necho "$1" > {called}\n')
     browser.chmod(0o755)
     process, address = start(prior_file("numbers"), BROWSER=f"{browser} %s")
-    assert '"output": "y"' in ask(address, "api/state")
+    assert '"output":"y"' in ask(address, "api/state")
     wait_until(lambda: called.exists() and called.read_text().strip())
     assert called.read_text().strip() == address
     process.terminate()

@@ -2,14 +2,15 @@
 
 import json
 import sys
+from contextlib import closing
 from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from page_client import serving
 
-from metaprior_app.fit_process import FitProcess
+from metaprior_app.fits import FitProcess
+from page_client import Page
 
 POSTED = ["example", "format", "fit", "report", "stop", "predict", "tasks", "code"]
 ROUTES = [*(f"api/{name}" for name in POSTED), "predictions.csv", "readings.csv"]
@@ -85,14 +86,14 @@ def likely_body(route):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("page")) as page:
+    with closing(Page(tmp_path_factory.mktemp("page"))) as page:
         yield page
 
 
 class NoFit(FitProcess):
     """Instead of a process: what is asked for here must not run."""
 
-    status, seconds = "failed", 0.0
+    status, seconds, error = "failed", 0.0, "no fit"
     result = progress = None
 
     def __init__(self, arguments):
@@ -106,9 +107,6 @@ class NoFit(FitProcess):
 
     wait = stop
 
-    def describe(self):
-        return {"status": "failed", "seconds": 0.0, "progress": None, "error": "no fit", "notes": []}
-
 
 def check(answer):
     """Answered, or refused in one line."""
@@ -121,7 +119,7 @@ def check(answer):
 @pytest.fixture(scope="module", params=["nothing", "numbers", "labels", "own labels"])
 def served_prior(request, tmp_path_factory, prior_file):
     """A page with a prior of some kind and a table, so that requests come far; or with nothing."""
-    with serving(tmp_path_factory.mktemp("page")) as page:
+    with closing(Page(tmp_path_factory.mktemp("page"))) as page:
         if request.param != "nothing":
             page.open_prior(prior_file(request.param))
             table = b"task,x,y\na,1,2\na,2,3\nb,1,4\nb,2,5\n"
@@ -154,7 +152,7 @@ def test_any_json_is_answered_or_refused_in_one_line(served_prior, data):
 @given(path=st.text(max_size=30), method=st.sampled_from(["GET", "POST"]))
 def test_any_path_is_answered_or_refused(served, path, method):
     answer = served.ask(method, f"/{served.token}/{quote(path)}")
-    assert answer.status in ((200,) if method == "GET" and path == "" else (200, 400, 404, 409, 415))
+    assert answer.status in ((200,) if method == "GET" and path == "" else (200, 400, 404, 405, 409, 415))
 
 
 @settings(QUICK, max_examples=60)

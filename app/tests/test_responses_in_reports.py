@@ -4,17 +4,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from page_client import RESPONSES, kinds_table, ranks_table
 from running import call
 from scipy import stats
-from test_fit_report import read
 
 from metaprior import load
-from metaprior_app import report_tests
-from metaprior_app.report_tests import Group, coverage_of_tasks
 from metaprior.likelihoods.counts import Poisson
 from metaprior.predict.predictive import Predictive
 from metaprior.tasks.types import TestTask
+from metaprior_app import held_out
+from metaprior_app.held_out import Group, coverage_of_tasks
+from page_client import RESPONSES, kinds_table, ranks_table
+from test_report import read
 
 
 def make(folder, table, *options):
@@ -65,7 +65,7 @@ def test_a_right_prediction_of_counts_is_on_the_line_of_the_calibration_chart(mo
     """Intervals of whole numbers hold more than they promise: of each count only a part is inside."""
     y, levels = np.arange(60.0)[:, None], np.array([0.1, 0.5, 0.9])
     right = Predictive(Poisson(), np.full((1, 60, 1), np.log(3.0)), np.full((1, 60, 1), 1e-12), np.zeros((1, 0)))
-    monkeypatch.setattr(report_tests, "predict_tasks", lambda model, tests: (right, y, np.ones((60, 1), bool)))
+    monkeypatch.setattr(held_out, "predict_tasks", lambda model, tests: (right, y, np.ones((60, 1), bool)))
     shares = coverage_of_tasks([Group(SimpleNamespace(model_=None), [], [])], levels)
     np.testing.assert_allclose(stats.poisson.pmf(np.arange(60), 3.0) @ shares, levels, atol=1e-6)
 
@@ -82,9 +82,9 @@ def test_pooled_scores_are_those_of_evaluate(prior_file, kind, draw):
     rng = np.random.default_rng(5)
     inputs = rng.uniform(0, 10, (6, 5, 1))
     tests = [TestTask(x[:2], y[:2], x[2:], y[2:]) for x, y in zip(inputs, draw(rng, inputs), strict=True)]
-    pooled = report_tests._pooled_readings([Group(meta, tests, [])], [meta.model_])
+    pooled = held_out._pooled([meta.compare(tests[:2]), meta.compare(tests[2:])]).scores["metaprior"]
     expected = meta.evaluate(tests)
-    for name in ("rmse", "nll", "coverage", "width", "calibration_error"):
+    for name in ("rmse", "nll", "nll_se", "coverage", "width"):
         assert pooled[name] == pytest.approx(expected[name])
 
 

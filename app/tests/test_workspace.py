@@ -7,18 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from page_client import PATIENT_ROLES, PATIENTS, fit, labels_table, readings_table, serving, wait_until
 
 from metaprior import MetaGPRegressor, load, tasks_from_frame
-from metaprior_app import open_table as open_table_module
-from metaprior_app import workspace
 from metaprior.checks import MissingExtra
 from metaprior.wfem import Training, WFEMRegressor
+from metaprior_app import fits, tables, workspace
+from page_client import PATIENT_ROLES, PATIENTS, Page, fit, labels_table, readings_table, wait_until
 
 CHANGED = 409
 
@@ -159,10 +159,10 @@ def test_uploads_are_kept_as_long_as_they_are_needed(page, prior_file):
     page.post("api/report", {})
     page.upload("api/table", "d.csv", content)
     assert page.wait_for_fit()["status"] == "done"
-    assert kept() == ["b.csv", "d.csv", "prior-1.safetensors", page.workspace.report.name]
+    assert kept() == ["b.csv", "d.csv", "prior.safetensors", "report.html"]
     page.post("api/fit", QUICK)
     assert page.wait_for_fit()["status"] == "done"
-    assert kept() == ["d.csv", "prior-2.safetensors"]
+    assert kept() == ["d.csv", "prior.safetensors"]
     page.upload("api/table", "mine.safetensors", prior_file("numbers").read_bytes())
     assert kept() == ["mine.safetensors"]
     page.open_prior(prior_file("numbers"))
@@ -218,7 +218,7 @@ def test_parquet_columns_of_any_kind_are_shown_or_refused_in_words(page, kind):
 
 
 def test_guesses_come_from_the_first_rows_and_say_so(page, monkeypatch):
-    monkeypatch.setattr(open_table_module, "MAX_GUESSED", 20)
+    monkeypatch.setattr(tables, "MAX_GUESSED", 20)
     state = page.upload("api/table", "table.csv", csv(readings_table(10, 5))).json
     assert (state["table"]["n_rows"], state["table"]["n_guessed"]) == (50, 20)
     assert columns(state)["task"]["n_distinct"] == 4  # of the first rows
@@ -255,9 +255,7 @@ def slow_fits(monkeypatch, tmp_path):
     script = tmp_path / "instead"
     script.write_text(f"#!{sys.executable}\nimport time; time.sleep(60)\n")
     script.chmod(0o755)
-    from metaprior_app import fit_process
-
-    monkeypatch.setattr(fit_process.sys, "executable", str(script))
+    monkeypatch.setattr(fits.sys, "executable", str(script))
 
 
 def test_one_fit_at_a_time_and_its_stop(page, slow_fits):
@@ -267,7 +265,7 @@ def test_one_fit_at_a_time_and_its_stop(page, slow_fits):
     assert again.status == CHANGED
     assert "running" in again.error
     assert page.post("api/report", {}).status == CHANGED
-    pid = page.workspace.fits.latest.process._process.pid
+    pid = page.workspace.fit.process._process.pid
     started = time.monotonic()
     stopped = page.post("api/stop").json["fit"]
     assert time.monotonic() - started < 3.0
@@ -288,10 +286,10 @@ def test_a_prior_cannot_replace_what_is_being_fitted(page, slow_fits, prior_file
 
 
 def test_the_end_of_the_page_ends_its_fit(tmp_path, slow_fits):
-    with serving(tmp_path) as page:
+    with closing(Page(tmp_path)) as page:
         page.upload("api/table", "table.csv", csv(readings_table()))
         page.post("api/fit", QUICK)
-        pid = page.workspace.fits.latest.process._process.pid
+        pid = page.workspace.fit.process._process.pid
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -365,7 +363,7 @@ def test_a_failing_fit_says_why_in_the_words_of_the_page(page):
     page.post("api/fit", QUICK)
     fit_state = page.wait_for_fit()
     assert fit_state["status"] == "failed"
-    assert "leave out rows with missing cells" in fit_state["error"]
+    assert "drop_missing" in fit_state["error"]
     assert "--" not in fit_state["error"]
     assert "my table.csv" in fit_state["error"]
     assert str(page.workspace.folder) not in fit_state["error"]
@@ -379,8 +377,8 @@ def test_a_failing_fit_says_why_in_the_words_of_the_page(page):
 @pytest.mark.parametrize(
     ("change", "roles", "said"),
     [
-        (lambda frame: pd.concat([frame, frame.head(3)]), QUICK, "leave out repeated rows"),
-        (lambda frame: frame.assign(y="1,5"), QUICK, "decimal mark"),
+        (lambda frame: pd.concat([frame, frame.head(3)]), QUICK, "drop_duplicates"),
+        (lambda frame: frame.assign(y="1,5"), QUICK, "decimal"),
         (lambda frame: frame.assign(y=list("abcdefghij") * 3), {**QUICK, "kind": "regression"}, ""),
         (lambda frame: frame.assign(x="text"), QUICK, ""),
         (lambda frame: frame, {**QUICK, "x": ["nothing"]}, "nothing"),
@@ -435,7 +433,7 @@ def test_an_output_of_one_value(page):
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """A page with the patients fitted, and all other weights of the source."""
-    with serving(tmp_path_factory.mktemp("fitted")) as page:
+    with closing(Page(tmp_path_factory.mktemp("fitted"))) as page:
         page.post("api/example", {"name": "patients"})
         first = page.post("api/fit", PATIENT_ROLES).json["fit"]
         assert first["status"] == "running"

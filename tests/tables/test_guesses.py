@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.pandas import column, data_frames, range_indexes
-from page_client import PATIENTS, labels_table, readings_table
 
 from metaprior.tables.guesses import guess_roles, summarize_columns
+from page_client import PATIENTS, labels_table, readings_table
 
 
 def roles(frame):

@@ -3,7 +3,7 @@
 const fitPanel = (() => {
   const ROLES = [["", "not used"], ["task", "names the task"], ["x", "input"], ["y", "output"], ["environment", "environment"],
     ["covariates", "fact about the task"], ["exposure", "exposure of counts"]];
-  let likelihoods = [], table = null, mine = false; // whether this tab has begun the fit, or opened the file
+  let table = null, mine = false; // whether this tab has begun the fit, or opened the file
 
   function showTable(given) {
     table = given;
@@ -67,12 +67,6 @@ const fitPanel = (() => {
     byId("target").value = known.includes(before) ? before : known.includes(table.guess.target) ? table.guess.target : known[0] ?? "";
   }
 
-  // Offer the likelihoods that the server knows.
-  function showLikelihoods(known) {
-    likelihoods = known;
-    byId("likelihood").replaceChildren(...known.map((each) => html("option", { value: each.name }, each.words)));
-  }
-
   // What the values of the output suggest, of which the Gaussian likelihood knows nothing.
   function showHint() {
     const { y, exposure } = chosen(), hint = table.columns.find((each) => each.name === y[0])?.hint;
@@ -90,7 +84,7 @@ const fitPanel = (() => {
     if (roles.environment.length > 1) return "Choose one environment at most.";
     if (column && !column.levels.length) return `${column.name} has too many values to be an environment.`;
     if (roles.exposure.length > 1) return "Choose one column of exposures at most.";
-    if (roles.exposure.length && !likelihoods.find((each) => each.name === byId("likelihood").value)?.takes_exposure) {
+    if (roles.exposure.length && byId("likelihood").selectedOptions[0].dataset.exposure !== "True") {
       return "An exposure is for counts: choose “counts” under “Noise of the output”, or another role for the column.";
     }
     const flat = table.columns.find((each) => each.name === roles.y[0]);
@@ -201,5 +195,5 @@ const fitPanel = (() => {
     return was;
   }
 
-  return { showTable, showFit, showPrior, showLikelihoods, isMine };
+  return { showTable, showFit, showPrior, isMine };
 })();

@@ -20,8 +20,6 @@ const page = (() => {
     const before = state;
     state = given;
     document.title = state.prior ? `${state.prior.name} – metaprior` : "metaprior";
-    byId("footer").textContent = `metaprior ${state.version}`;
-    if (!before) fitPanel.showLikelihoods(state.likelihoods);
     if (!before || before.table?.revision !== state.table?.revision) fitPanel.showTable(state.table);
     if (before?.prior?.revision !== state.prior?.revision) {
       fitPanel.showPrior(state.prior);

@@ -238,7 +238,7 @@ def _train(meta: Any, tasks: TrainingData, target: str | None, how: dict[str, An
 
 def _write_report(report: Path, prior: Path, fitted: Fit, with_data: bool) -> None:
     """Write the page on a fit whose prior is saved."""
-    from metaprior_app.fit_report import fit_report
+    from metaprior_app.report import fit_report
 
     try:
         content = fit_report(fitted, NOTES, with_data)

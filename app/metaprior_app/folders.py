@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +25,10 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 def temporary_folder() -> Iterator[Path]:
     """Yield a folder that only this user can read, and remove it afterwards, with what other pages left behind."""
     parent = Path(tempfile.gettempdir())
-    remove_leftovers(parent)
+    with suppress(OSError):  # where files may be made, but not listed
+        for name in filter(PATTERN.fullmatch, os.listdir(parent)):
+            with suppress(OSError):  # of another user, a link, gone meanwhile, or locked
+                _remove_if_left(parent / name)
     with unfinished(parent / NAME) as path:
         os.mkdir(path, mode=0o700)
         descriptor = os.open(path, FOLDER)  # held until the process ends
@@ -34,35 +36,19 @@ def temporary_folder() -> Iterator[Path]:
             with suppress(OSError):  # where a file system has no locks, nobody can take it for a leftover either
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 Path(path, MARK).touch()
-            yield Path(path)
+            pages = Path(path, "page")
+            pages.mkdir()
+            yield pages
         finally:
             os.close(descriptor)
 
 
-def remove_leftovers(parent: Path) -> None:
-    """Remove folders of pages of this user that have ended."""
-    with suppress(OSError):  # where files may be made, but not listed
-        for name in filter(PATTERN.fullmatch, os.listdir(parent)):
-            with suppress(OSError):  # of another user, a link, gone meanwhile, or locked
-                _remove_if_left(parent / name)
-
-
 def _remove_if_left(path: Path) -> None:
-    """Remove a folder; raise an OSError if it is not a folder of this user's, or the page that it belongs to runs."""
+    """Remove a folder unless it is not a folder of this user's, or the page that it belongs to runs."""
     descriptor = os.open(path, FOLDER)
     try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not stat.S_ISREG(os.stat(MARK, dir_fd=descriptor, follow_symlinks=False).st_mode):
-            return
-        for each in list(os.scandir(path)):
-            if each.name == MARK:  # the last to go, so that what could not be removed is tried again
-                continue
-            if each.is_dir(follow_symlinks=False):
-                shutil.rmtree(each.path)
-            else:
-                os.unlink(each.path)
-        shutil.rmtree(path)
+        if os.fstat(descriptor).st_uid == os.geteuid() and MARK in os.listdir(descriptor):
+            shutil.rmtree(path)
     finally:
         os.close(descriptor)

@@ -1,26 +1,28 @@
 """What charts show is what the prior predicts: curves, bands, probabilities, maps, densities and notes."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from metaprior import load
-from metaprior_app.chart_data import (
+from metaprior.tasks.types import Task
+from metaprior_app.charts import (
     CELLS,
     DENSITY,
     MAX_LINES,
     MAX_POINTS,
     N_SAMPLES,
     POINTS,
+    PredictRequest,
     draw_tasks,
     predict_chart,
     rounded,
 )
-from metaprior.tasks.types import Task
 
 
 def chart(meta, **changed):
-    n = meta.n_features_in_
-    return {"readings": [], "coverage": 0.8, "axis": 0, "range": [0.0, 10.0], "fixed": [2.0] * n, **changed}
+    usual = {"readings": [], "coverage": 0.8, "axis": 0, "range": [0.0, 10.0], "fixed": [2.0] * meta.n_features_in_}
+    return msgspec.convert({**usual, **changed}, PredictRequest)
 
 
 @pytest.fixture
@@ -93,7 +95,7 @@ def test_a_map_has_rows_along_its_second_input(prior, axis, second):
         meta, map=True, axis=axis, second=second, range=[0.0, 10.0], second_range=[2.0, 6.0], readings=readings
     )
     shown = predict_chart(meta, request)
-    assert (shown["kind"], shown["x"], shown["y"]) == ("map", [0.0, 10.0], [2.0, 6.0])
+    assert (shown["kind"], shown["x"], shown["y"]) == ("map", (0.0, 10.0), (2.0, 6.0))
     mean, std = np.array(shown["mean"]), np.array(shown["std"])
     assert mean.shape == std.shape == (CELLS, CELLS)
     adapted = meta.adapt([[2.0, 8.0]], [5.0])
@@ -135,7 +137,7 @@ def test_classes_come_in_the_order_of_their_probabilities(prior):
 def test_a_map_of_labels_is_the_probability_of_the_chosen_class(prior):
     meta = prior("labels")
     request = chart(meta, map=True, second=0, second_range=[0.0, 10.0])
-    both = [np.array(predict_chart(meta, {**request, "class": i})["probability"]) for i in (0, 1)]
+    both = [np.array(predict_chart(meta, msgspec.structs.replace(request, class_=i))["probability"]) for i in (0, 1)]
     np.testing.assert_allclose(both[0] + both[1], 1.0, atol=1e-4)
 
 

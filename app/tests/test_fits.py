@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from page_client import PATIENTS, wait_until
 
-from metaprior_app import fit_process
-from metaprior_app.fit_process import FitProcess
+from metaprior_app import fits
+from metaprior_app.fits import FitProcess
+from page_client import PATIENTS, wait_until
 
 STUBBORN = """
 import signal, sys, time
@@ -33,7 +33,7 @@ def run_instead(tmp_path, monkeypatch):
         script = tmp_path / "instead"
         script.write_text(f"#!{sys.executable}\n{program}\n")
         script.chmod(0o755)
-        monkeypatch.setattr(fit_process.sys, "executable", str(script))
+        monkeypatch.setattr(fits.sys, "executable", str(script))
         process = FitProcess(["table.csv"])
         monkeypatch.undo()
         started.append(process)
@@ -74,10 +74,10 @@ def test_progress_then_the_result(run_instead):
     )
     assert process.status == "running"
     wait_until(lambda: process.progress is not None)
-    assert process.describe()["progress"] == json.loads(PROGRESS)["progress"]
+    assert process.progress == json.loads(PROGRESS)["progress"]
     process.wait()
     assert (process.status, process.result["alpha"], process.error) == ("done", 0.5, None)
-    assert process.describe()["notes"] == ["A note."]
+    assert process.result["notes"] == [{"message": "A note."}]
     seconds = process.seconds
     assert seconds > 0.4
     time.sleep(0.05)
@@ -122,7 +122,7 @@ def test_nothing_is_killed_once_the_process_has_ended(run_instead, monkeypatch):
     process = run_instead("print('{}')")
     process.wait()
     killed = []
-    monkeypatch.setattr(fit_process.os, "killpg", lambda pid, number: killed.append((pid, number)))
+    monkeypatch.setattr(fits.os, "killpg", lambda pid, number: killed.append((pid, number)))
     process.stop()
     assert process.status == "done"
     assert not killed
