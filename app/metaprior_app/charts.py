@@ -17,7 +17,7 @@ from metaprior.predict.adapted_labels import AdaptedClassifier
 from metaprior.tasks.categories import Coded
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
-from metaprior_app.messages import InvalidRequest, spoken
+from metaprior_app.tables import InvalidRequest, spoken
 
 POINTS, SAMPLE_POINTS, CELLS = 120, 48, 28  # along a line, along a drawn function, along each side of a map
 N_SAMPLES, SAMPLE_SEED = 6, 0
@@ -43,8 +43,6 @@ class Reading(msgspec.Struct):
 
 
 class PredictRequest(msgspec.Struct, kw_only=True):
-    """What the page asks of a chart of predictions."""
-
     readings: Annotated[list[Reading], Meta(max_length=MAX_READINGS)]
     coverage: Annotated[float, Meta(ge=0.01, le=0.999)]
     axis: int
@@ -74,7 +72,6 @@ class PredictRequest(msgspec.Struct, kw_only=True):
         return x
 
     def check(self, meta: Prior) -> None:
-        """Raise unless the request fits a prior."""
         rows = [self.fixed, *(reading.x for reading in self.readings)]
         if any(len(row) != meta.n_features_in_ for row in rows):
             raise InvalidRequest(f"fixed and every x of readings must have {meta.n_features_in_} inputs.")
@@ -128,13 +125,11 @@ def classes_of(meta: LabelsPrior, asked: PredictRequest) -> list[Any]:
 
 
 def labels_of(meta: LabelsPrior, asked: PredictRequest) -> list[Any]:
-    """Return the labels of the readings."""
     classes = classes_of(meta, asked)
     return [classes[int(reading.y)] for reading in asked.readings]
 
 
 def adapt(meta: Prior, asked: PredictRequest) -> AdaptedRegressor | AdaptedClassifier:
-    """Condition a prior on the readings of a request."""
     x = as_rows(meta, [reading.x for reading in asked.readings], asked.fixed)
     if not isinstance(meta, LabelsPrior):
         return meta.adapt(x, np.array([reading.y for reading in asked.readings]))
@@ -187,7 +182,6 @@ def _map(meta: Prior, adapted: Any, asked: PredictRequest) -> dict[str, Any]:
 
 
 def band(adapted: AdaptedRegressor, x: np.ndarray, coverage: float) -> dict[str, list[float]]:
-    """Return mean and interval at inputs."""
     predictive = adapted.predictive(x)
     return dict(
         zip(("mean", "lower", "upper"), rounded([predictive.mean(), *predictive.interval(coverage)]), strict=True)

@@ -25,7 +25,6 @@ SAME_AXIS = 0.3  # share of the common range that each task must cover for all t
 
 
 def axis(values: Sequence[np.ndarray], label: str, dates: bool = False, margin: float = 0.03) -> dict[str, Any]:
-    """Return an axis that shows all values, with a margin."""
     low, high = min(float(part.min()) for part in values), max(float(part.max()) for part in values)
     room = margin * (high - low)
     return {"domain": [low - room, high + room], "label": label, "dates": dates}
@@ -44,6 +43,8 @@ def calibration_chart(tested: Tested) -> dict[str, Any]:
         "kind": "calibration",
         "title": f"Coverage promised and actual: {actual[at]:.0%} of readings lie inside the 90% interval{parts}",
         "whole": whole,
+        "x": {"domain": [0, 1], "label": "coverage promised"},
+        "y": {"domain": [0, 1], "label": "actual coverage"},
         "promised": LEVELS.tolist(),
         "actual": rounded(actual),
         "lower": rounded(lower) if n_tasks > 1 else None,
@@ -62,15 +63,17 @@ def reliability_chart(scores: Scores) -> dict[str, Any]:
     total, confidence, share = (each.sum(axis=0)[filled] for each in (count, confidence, right))
     share = share / total
     lower, upper = binomial_intervals(count[:, filled], right[:, filled])
+    least = float(bins.edges.min())
     return {
         "kind": "reliability",
         "title": f"Reliability: the predicted label was right {scores.accuracy:.0%} of the time",
+        "x": {"domain": [least - 0.03, 1.03], "label": "probability of the predicted label"},
+        "y": {"domain": [max(min(least, float(lower.min())) - 0.06, -0.03), 1.03], "label": "how often it was right"},
         "promised": rounded(confidence / total),
         "actual": rounded(share),
         "lower": rounded(np.minimum(lower, share)),
         "upper": rounded(np.maximum(upper, share)),
         "counts": total.tolist(),
-        "least": float(bins.edges.min()),
     }
 
 
@@ -96,15 +99,12 @@ class Example:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes."""
         return [str(label) for label in self.adapted.classes_.tolist()]
 
     def codes(self, labels: np.ndarray) -> list[int]:
-        """Return the numbers of the classes of labels."""
         return [self.adapted.classes_.tolist().index(label) for label in labels.tolist()]
 
     def chart(self, kind: str, **parts: Any) -> dict[str, Any]:
-        """Return a chart with what is said of the task."""
         return {"kind": kind, "name": self.name, "title": f"{self.name}: {self.result}", "result": self.result, **parts}
 
     def along(self, i: int, columns: Sequence[str], dates: Sequence[str]) -> dict[str, Any]:
@@ -113,7 +113,6 @@ class Example:
         return self.chart("", x=x, others=self._others(i, columns))
 
     def _others(self, along: int, columns: Sequence[str]) -> str:
-        """Return the covariates and the exposure of the task, in words."""
         categories, said = self.meta.features_.categories, []
         for i, value in enumerate(self.x[-1].tolist()):
             known = f"{value:.4g}"

@@ -27,10 +27,9 @@ from metaprior_app.charts import (
     classes_of,
     labels_of,
 )
-from metaprior_app.messages import InvalidRequest
 from metaprior_app.priors import LoadedPrior, Variant
 from metaprior_app.recipes import PRIOR_NAME, command_lines, fit_arguments, fit_code, python_code
-from metaprior_app.tables import check_size
+from metaprior_app.tables import InvalidRequest, check_size
 
 MAX_TASKS = 1000  # of a table of contexts
 
@@ -56,7 +55,6 @@ def predictions_csv(prior: LoadedPrior, place: Variant, asked: PredictRequest) -
 
 
 def readings_frame(prior: LoadedPrior, place: Variant, asked: PredictRequest) -> Any:
-    """Return the readings of a request as a data frame."""
     columns, meta = prior.columns, place.meta
     x = as_rows(meta, [reading.x for reading in asked.readings], asked.fixed)
     y = labels_of(meta, asked) if isinstance(meta, LabelsPrior) else [reading.y for reading in asked.readings]

@@ -10,23 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from metaprior.interruption import ENDS_WITH_INPUT, end_with_this
 from metaprior.progress import AS_JSON, VARIABLE
-from metaprior_app.messages import spoken
-from metaprior_app.recipes import FitRequest
-from metaprior_app.tables import OpenTable
+from metaprior_app.tables import spoken
 
 PATIENCE = 2.0  # seconds that a stopped process has to end by itself
 MAX_LINE = 1000  # characters of an unexpected error
 
 
-class FitProcess:
-    """A running or finished `metaprior fit ... --json`."""
+class Fit:
+    """A running or finished `metaprior fit ... --json`. It runs until `finish` has taken its result, if it has one."""
 
-    def __init__(self, arguments: Sequence[str]):
+    def __init__(self, arguments: Sequence[str], finish: Callable[[], None] = lambda: None):
         self.started, self.ended = time.monotonic(), None
         self.progress: dict[str, Any] | None = None
         self.result: dict[str, Any] | None = None  # what --json prints
@@ -45,29 +42,21 @@ class FitProcess:
             start_new_session=True,  # Ctrl-C in the terminal reaches the page's server, which then ends this process
         )
         self._forget = end_with_this(self._process.pid)
-        self._following = threading.Thread(target=self._follow, daemon=True)
+        self._following = threading.Thread(target=self._follow, args=(finish,), daemon=True)
         self._following.start()
 
     @property
     def status(self) -> str:
-        """Return "running", "done", "stopped" or "failed"."""
         if self.ended is None:
             return "running"
-        return "done" if self.result is not None else "stopped" if self._stopped else "failed"
-
-    @property
-    def seconds(self) -> float:
-        """How long it has run."""
-        return (self.ended or time.monotonic()) - self.started
+        return "failed" if self.error is not None else "stopped" if self.result is None else "done"
 
     def wait(self) -> None:
-        """Wait until the process has ended."""
         self._following.join()
 
     def stop(self) -> None:
         """End the process, at once if need be, and wait until it has ended."""
-        if self.ended is None:
-            self._stopped = True
+        self._stopped = True
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 if self._process.poll() is None:  # afterwards its number may be another's
@@ -75,7 +64,13 @@ class FitProcess:
             self._following.join(PATIENCE)
         self.wait()
 
-    def _follow(self) -> None:
+    def describe(self) -> dict[str, Any]:
+        notes = [note["message"] for note in (self.result or {}).get("notes", [])]
+        seconds = round((self.ended or time.monotonic()) - self.started, 1)
+        state = {"status": self.status, "seconds": seconds, "progress": self.progress}
+        return {**state, "error": self.error, "notes": notes}
+
+    def _follow(self, finish: Callable[[], None]) -> None:
         """Read progress until the process ends, then its result."""
         assert self._process.stderr is not None
         assert self._process.stdin is not None
@@ -97,58 +92,9 @@ class FitProcess:
         elif not self._stopped:
             reason = found.get("error") if isinstance(found, dict) else "".join(said).strip()
             self.error = reason or f"The fit ended with exit code {code}, without a message."
-        self.ended = time.monotonic()
-
-
-class Fit:
-    """A fit, or the report of one. `finish` takes its result; until it has, the fit is running for the page."""
-
-    def __init__(
-        self,
-        arguments: list[str],
-        what: str,
-        settings: FitRequest,
-        table: OpenTable,
-        file: Path,
-        finish: Callable[["Fit"], None],
-    ):
-        self.what, self.settings, self.table, self.file = what, settings, table, file  # what: "fit" or "report"
-        self.problem: str | None = None  # of taking the result
-        self.process = FitProcess(arguments)
-        self._finishing = threading.Thread(target=self._finish, args=(finish,), daemon=True)
-        self._finishing.start()
-
-    def _finish(self, finish: Callable[["Fit"], None]) -> None:
-        self.process.wait()
         try:
-            finish(self)
+            if self.result is not None:
+                finish()
         except Exception as error:  # of a table that was changed meanwhile, or a full disk
-            self.problem = spoken(error)
-
-    def stop(self) -> None:
-        """Stop the process, and wait until that is known."""
-        self.process.stop()
-        self._finishing.join()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its result is yet to come."""
-        return self._finishing.is_alive()
-
-    def describe(self) -> dict[str, Any]:
-        """Return its state for the page."""
-        process, error = self.process, self.problem or self.process.error
-        status = "running" if self.is_running else "failed" if self.problem else process.status
-        notes = [note["message"] for note in (process.result or {}).get("notes", [])]
-        return {
-            "what": self.what,
-            "status": status,
-            "seconds": round(process.seconds, 1),
-            "progress": process.progress,
-            "error": None if error is None else self._spell(error),
-            "notes": [self._spell(note) for note in notes],
-        }
-
-    def _spell(self, message: str) -> str:
-        """Return a message of the command, which calls the table by its path."""
-        return spoken(message.replace(str(self.table.file.path), self.table.name))
+            self.error = spoken(error)
+        self.ended = time.monotonic()

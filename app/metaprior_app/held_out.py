@@ -59,7 +59,6 @@ class Tested:
 
 
 def sample_training(data: TrainingData, seed: int) -> Sample:
-    """Draw up to MAX_TASKS tasks of each environment at random."""
     rng, tasks, names = np.random.default_rng(seed), {}, {}
     for name, given in data.environments.items():
         places = np.sort(rng.choice(len(given), min(len(given), MAX_TASKS), replace=False)).tolist()
@@ -135,7 +134,6 @@ def _given(meta: Prior) -> str:
 
 
 def _fit_without(fitted: Fit, sample: Sample, fold: set[int]) -> Any:
-    """Return a prior fitted with the same settings to all tasks but those of a fold."""
     target = fitted.target or ""
     kept = [task for i, task in enumerate(sample.tasks[target]) if i not in fold]
     meta: Any = clone(fitted.meta)

@@ -15,9 +15,8 @@ from metaprior.likelihoods.counts import MAX_COUNT
 from metaprior.tasks.input_columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
 from metaprior_app.charts import MAX_LINES, Prior, as_rows, axes_of, draw_tasks, whole_numbers
-from metaprior_app.messages import CHANGED, InvalidRequest
 from metaprior_app.recipes import FitRequest
-from metaprior_app.tables import OpenTable
+from metaprior_app.tables import CHANGED, InvalidRequest, OpenTable
 
 AUTO = "auto"  # the place on the slider of the prior whose alpha was chosen by the search
 ROOM = 0.12  # of the range of y, beyond it
@@ -56,7 +55,6 @@ class LoadedPrior:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Names of the columns of tasks, inputs and output."""
         stored = self.meta.training_.get("columns") or {}
         names = getattr(self.meta, "feature_names_in_", None)
         x = stored.get("x") if names is None else list(names)
@@ -64,7 +62,6 @@ class LoadedPrior:
         return {"task": stored.get("task") or [], "x": [str(name) for name in x], "y": stored.get("y") or "y"}
 
     def at(self, key: str | None) -> Variant:
-        """Return the prior at a place of the slider."""
         if key is None or key == AUTO:
             return Variant(None, self.meta, self.file)
         if key not in self.variants:
@@ -72,7 +69,6 @@ class LoadedPrior:
         return self.variants[key]
 
     def describe(self) -> dict[str, Any]:
-        """Return what the page shows."""
         meta, report, labels = self.meta, self.meta.transfer_report(), isinstance(self.meta, LabelsPrior)
         classes = meta.classes_ if isinstance(meta, LabelsPrior) else None
         return {
@@ -111,12 +107,10 @@ class LoadedPrior:
 
     @property
     def typical(self) -> list[float]:
-        """The typical value of every input."""
         return [each["typical"] for each in self.inputs]
 
     @cached_property
     def inputs(self) -> list[dict[str, Any]]:
-        """Names, kinds, ranges and typical values of the inputs."""
         return [self._describe_input(i, name) for i, name in enumerate(self.columns["x"])]
 
     def _describe_input(self, i: int, name: str) -> dict[str, Any]:
@@ -181,7 +175,6 @@ class LoadedPrior:
 
 
 def environments_of(meta: Prior) -> list[str]:
-    """Return every environment with the numbers of its tasks and readings, or labels."""
     training, output = meta.training_, meta.transfer_report().outputs.removesuffix("s")
     used = {name: counts for name, counts in training["environments"].items() if counts["tasks"]}
     described = []

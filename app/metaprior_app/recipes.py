@@ -16,8 +16,6 @@ PRIOR_NAME = "prior.safetensors"  # of the download
 
 
 class FitRequest(msgspec.Struct):
-    """What the page asks of a fit."""
-
     task: Role
     x: Role
     y: str
@@ -37,15 +35,12 @@ class FitRequest(msgspec.Struct):
 
     @property
     def columns(self) -> Columns:
-        """The columns that were chosen, checked."""
         return as_columns(
             task=self.task, x=self.inputs, y=self.y, environment=self.environment, covariates=self.covariates or None
         )
 
 
 class ReportRequest(msgspec.Struct):
-    """What the page asks of a report."""
-
     without_data: bool = False
 
 
@@ -89,7 +84,6 @@ def python_code(columns: dict[str, Any], coverage: float, fit: list[str]) -> str
 
 
 def fit_code(table: str, how: CsvFormat, asked: FitRequest, labels: bool, alpha: float | None) -> list[str]:
-    """Return the lines that read the table, fit and save."""
     columns: dict[str, Any] = {"task": asked.task, "x": asked.inputs, "y": asked.y}
     for name in ("covariates", "environment", "drop_missing", "drop_duplicates"):
         columns |= {name: getattr(asked, name)} if getattr(asked, name) else {}

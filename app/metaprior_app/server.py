@@ -1,13 +1,17 @@
 """The local server of the page: this machine only, behind a token, with limits on what it takes."""
 
 import errno
+import fcntl
 import hmac
 import json
+import os
 import re
 import secrets
+import shutil
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +31,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprior import __version__
 from metaprior.checks import MissingExtra
 from metaprior.files import nan_to_none
+from metaprior.interruption import unfinished
 from metaprior.likelihoods import LIKELIHOODS
-from metaprior_app.folders import temporary_folder
-from metaprior_app.messages import InvalidRequest, spoken
+from metaprior_app.tables import InvalidRequest, spoken
 from metaprior_app.workspace import Workspace
 
 HOST = "127.0.0.1"
@@ -48,6 +52,12 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+# The private folder of a page. Whether a page still runs is told by a lock on its folder, which the system drops when
+# the process ends, however it does: a process number may be another's by then.
+NAME = "metaprior-app"
+PATTERN = re.compile(rf"\.{NAME}\.[0-9a-f]+\.part")
+MARK = "folder-of-a-page"  # an empty file, made once the folder is locked: without it a page may be about to start
+OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 EXPECTED = (HTTPException, ClientDisconnect, ValueError, OSError, MemoryError, MissingExtra)
 
 
@@ -55,7 +65,6 @@ class Answer(JSONResponse):
     """JSON, in which NaN is null."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
         return super().render(nan_to_none(content))
 
 
@@ -66,8 +75,6 @@ class Guard:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -100,7 +107,6 @@ class Site:
 
     @property
     def routes(self) -> list[Route | Mount]:
-        """What is served at which path."""
         work = self.workspace
         posted = {
             "api/example": partial(self.act, work.example),
@@ -127,12 +133,10 @@ class Site:
         ]
 
     async def page(self, request: Request) -> Response:
-        """Return the page."""
         known = {"version": __version__, "likelihoods": LIKELIHOODS}
         return self.templates.TemplateResponse(request, "page.html", known)
 
     async def prior(self, request: Request) -> Response:
-        """Return the file of the prior at a place of the slider."""
         file = await self.run(self.workspace.prior_file, request.query_params.get("alpha"))
         return FileResponse(file, media_type=BYTES, filename="prior.safetensors")
 
@@ -143,11 +147,9 @@ class Site:
         return FileResponse(self.workspace.report, media_type="text/html", headers={POLICY: NOTHING})
 
     async def tell(self, what: Callable[[], Any], request: Request) -> Response:
-        """Return a part of the state."""
         return Answer(await self.run(what))
 
     async def act(self, act: Callable[[dict[str, Any]], Any], request: Request) -> Response:
-        """Answer a request with a body of JSON."""
         return Answer(await self.run(act, await read_json(request)))
 
     async def stop(self, request: Request) -> Response:
@@ -156,13 +158,11 @@ class Site:
         return Answer(await run_in_threadpool(self.workspace.stop))
 
     async def table(self, make: Callable[[dict[str, Any]], str], request: Request) -> Response:
-        """Return a table for download."""
         content, name = await self.run(make, await read_json(request)), request.url.path.rpartition("/")[2]
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(content, media_type="text/csv", headers=headers)
 
     async def upload(self, take: Callable[[Path, str], Any], request: Request) -> Response:
-        """Receive a file."""
         path = self.workspace.new_upload()
         try:
             with open(path, "xb") as file:
@@ -173,8 +173,6 @@ class Site:
             path.unlink(missing_ok=True)
 
     async def run(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the workspace, one at a time."""
-
         def locked() -> Any:
             with self.workspace.lock:
                 return act(*arguments)
@@ -189,12 +187,10 @@ class Site:
         return Answer({"error": message}, getattr(error, "status", 400))
 
     async def fail(self, request: Request, error: Exception) -> Response:
-        """Answer a request that was not expected to fail; the error is printed in the terminal."""
         return Answer({"error": "The server failed; its terminal shows why."}, 500)
 
 
 def make_app(workspace: Workspace, port: int, token: str) -> ASGIApp:
-    """Return the application of a page at an address."""
     site = Site(workspace)
     handlers: Any = {**dict.fromkeys(EXPECTED, site.refuse), Exception: site.fail}
     inside = Starlette(routes=[Mount(f"/{token}", routes=site.routes)], exception_handlers=handlers)
@@ -219,7 +215,6 @@ async def body(request: Request, kind: str, most: int) -> AsyncIterator[bytes]:
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """Return the JSON object that a request holds."""
     content = b"".join([part async for part in body(request, JSON, MAX_JSON)])
     try:
         asked = json.loads(content)
@@ -238,7 +233,6 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
         yield
 
 
@@ -271,6 +265,39 @@ def make_server(workspace: Workspace, port: int | None) -> tuple[str, Server, so
     }
     server = Server(uvicorn.Config(make_app(workspace, bound, token), **options))
     return f"http://{HOST}:{bound}/{token}/", server, listening
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder that only this user can read, and remove it afterwards, with what other pages left behind."""
+    parent = Path(tempfile.gettempdir())
+    with suppress(OSError):  # where files may be made, but not listed
+        for name in filter(PATTERN.fullmatch, os.listdir(parent)):
+            with suppress(OSError):  # of another user, a link, gone meanwhile, or locked
+                _remove_if_left(parent / name)
+    with unfinished(parent / NAME) as path:
+        os.mkdir(path, mode=0o700)
+        descriptor = os.open(path, OPEN)  # held until the process ends
+        try:
+            with suppress(OSError):  # where a file system has no locks, nobody can take it for a leftover either
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                Path(path, MARK).touch()
+            pages = Path(path, "page")
+            pages.mkdir()
+            yield pages
+        finally:
+            os.close(descriptor)
+
+
+def _remove_if_left(path: Path) -> None:
+    """Remove a folder unless it is not a folder of this user's, or the page that it belongs to runs."""
+    descriptor = os.open(path, OPEN)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_uid == os.geteuid() and MARK in os.listdir(descriptor):
+            shutil.rmtree(path)
+    finally:
+        os.close(descriptor)
 
 
 def serve(file: Path | None, port: int | None, started: Callable[[str], None]) -> None:

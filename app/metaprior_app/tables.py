@@ -1,6 +1,7 @@
 """A table that the page has open: its columns, its first rows, and what they are probably for."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -16,7 +17,6 @@ from metaprior.tables.csv_files import CsvFormat, TableFile
 from metaprior.tables.guesses import guess_roles, summarize_columns
 from metaprior.tables.reading import DAMAGED, column_names, read_batches, read_table
 from metaprior.tasks.categories import as_text
-from metaprior_app.messages import InvalidRequest
 
 SHOWN = 8  # rows
 MAX_GUESSED = 200_000  # rows that guesses are made from
@@ -26,7 +26,23 @@ MAX_LEVELS = 50  # values of a column that may name environments
 MAX_UNPACKED = 512 * 2**20  # bytes
 MAX_CELLS = 20_000_000  # rows times columns: cells take more memory than the one or two bytes they may have in a file
 CHUNK = 2**20
-TOO_LARGE = 413  # HTTP
+CHANGED, TOO_LARGE = 409, 413  # HTTP: the request does not fit the state any more
+
+
+class InvalidRequest(ValueError):
+    """Raised for a request that the page would not send, or that no longer fits what the server has."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
+
+
+def spoken(error: BaseException | Warning | str) -> str:
+    """Return the message of an error or a warning. Options of the command line become names of parameters."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}."
+    message = str(error) or type(error).__name__
+    return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), message)
 
 
 @dataclass(frozen=True)
@@ -42,17 +58,14 @@ class OpenTable:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the file is another one than that which was read."""
         return not self.file.path.exists() or _stamp(self.file.path) != self.stamp
 
     def describe(self) -> dict[str, Any]:
-        """Return what the page shows."""
         facts = {"revision": self.revision, "name": self.name, "is_copy": self.is_copy}
         return {**facts, "format": self.file.format._asdict(), **self.shown}
 
 
 def open_table(path: Path, name: str, is_copy: bool, how: CsvFormat, revision: int) -> OpenTable:
-    """Read a table; raise a ValueError that says what is wrong with it."""
     file = TableFile(path, how)
     if is_copy:
         check_size(file, name)
@@ -150,7 +163,6 @@ def _as_names(file: TableFile, names: list[str]) -> Any:
 
 
 def _first_rows(file: TableFile, frame: Any) -> list[list[str]]:
-    """Return the first rows as they are written."""
     if not file.is_parquet:
         return [[cell[:MAX_CELL] for cell in cells] for _, cells in islice(file.records(), 1, SHOWN + 1)]
     head = frame.head(SHOWN)

@@ -6,8 +6,10 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,30 @@ from metaprior.tables.grouping import group_rows
 from metaprior.tables.sniffing import sniff_format
 from metaprior_app import exports
 from metaprior_app.charts import PredictRequest, axes_of, predict_chart
-from metaprior_app.fits import Fit, FitProcess
-from metaprior_app.messages import CHANGED, InvalidRequest
+from metaprior_app.fits import Fit
 from metaprior_app.priors import LoadedPrior, Variant, searched_alphas
 from metaprior_app.recipes import PRIOR_NAME, FitRequest, ReportRequest, fit_arguments
-from metaprior_app.tables import OpenTable, open_table
+from metaprior_app.tables import CHANGED, InvalidRequest, OpenTable, open_table, spoken
 
 PRIOR_ENDING = ".safetensors"
 JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A fit, or the report of one, for the page."""
+
+    fit: Fit
+    what: str  # "fit" or "report"
+    table: OpenTable
+    file: Path
+
+    def describe(self) -> JSON:
+        """Return its state. The command calls the table by its path."""
+        state = self.fit.describe()
+        spell = lambda message: spoken(message.replace(str(self.table.file.path), self.table.name))  # noqa: E731
+        error = None if state["error"] is None else spell(state["error"])
+        return {**state, "what": self.what, "error": error, "notes": [spell(note) for note in state["notes"]]}
 
 
 class Workspace:
@@ -43,13 +61,12 @@ class Workspace:
         self.folder, self.revision = folder, 0
         self.table: OpenTable | None = None
         self.prior: LoadedPrior | None = None
-        self.fit: Fit | None = None  # the one that runs, or ran last
+        self.job: Job | None = None  # the fit or the report that is made, or was made last
         self.slider_left = 0  # weights of the source that are yet to be fitted
         self.lock = threading.RLock()
-        self._slider: FitProcess | None = None
+        self._slider: Fit | None = None
 
     def state(self) -> JSON:
-        """Return all that a page needs to show what the server has."""
         table, prior = self.table, self.prior
         return {
             "table": None if table is None else table.describe(),
@@ -58,37 +75,32 @@ class Workspace:
         }
 
     def progress(self) -> JSON:
-        """Return the part of the state that changes while a fit runs."""
         variants = (
             [] if self.prior is None else sorted(self.prior.variants.items(), key=lambda pair: pair[1].alpha or 0.0)
         )
         return {
             "revision": self.revision,
-            "fit": None if self.fit is None else self.fit.describe(),
+            "fit": None if self.job is None else self.job.describe(),
             "slider": [{"key": key, "alpha": variant.alpha} for key, variant in variants],
             "slider_left": self.slider_left,
             "has_report": self.report is not None,
         }
 
     def close(self) -> None:
-        """Stop all that runs."""
         self.stop_slider()
         self.stop()
 
     # ---------------------------------------------------------------- tables and priors
 
     def open_path(self, path: Path) -> None:
-        """Open a table or a prior of the user's."""
         with self.lock:
             self._open(path, path.name, is_copy=False)
 
     def upload(self, path: Path, name: str) -> JSON:
-        """Open an uploaded table or prior."""
         self._open(self._keep(path, name, PRIOR_ENDING), name, is_copy=True)
         return self.state()
 
     def example(self, asked: JSON) -> JSON:
-        """Open one of the bundled examples."""
         if asked.get("name") == "sinusoid":
             content = _sinusoid().encode()
         elif asked.get("name") == "patients":
@@ -109,7 +121,6 @@ class Workspace:
         return self.state()
 
     def read_context(self, path: Path, name: str) -> JSON:
-        """Return the readings of an uploaded table, task by task, for the chart."""
         prior = self._current_prior()
         kept = self._keep(path, name)
         try:
@@ -118,7 +129,6 @@ class Workspace:
             shutil.rmtree(kept.parent, ignore_errors=True)
 
     def new_upload(self) -> Path:
-        """Return a path that an upload is to be written to."""
         return self.folder / f"{time.monotonic_ns()}.part"
 
     def _keep(self, path: Path, name: str, *also: str) -> Path:
@@ -138,7 +148,7 @@ class Workspace:
             self._refuse_if_running()
             prior = LoadedPrior(load(path), path, name)
             self.stop_slider()
-            self.fit = self.table = None
+            self.job = self.table = None
             self._adopt(prior)
         except Exception:
             self._remove_unused()
@@ -152,17 +162,16 @@ class Workspace:
         self._remove_unused()
 
     def _adopt(self, prior: LoadedPrior) -> None:
-        """Predict with a prior from now on."""
         self.revision += 1
         prior.revision, self.prior = self.revision, prior
         self._remove_unused()
 
     def _remove_unused(self) -> None:
         """Remove folders that neither the page, nor its prior, nor a fit that runs needs any more."""
-        fit = self.fit if self.fit is not None and self.fit.is_running else None
-        tables = [each.table for each in (self, self.prior, fit) if each is not None]
+        job = self.job if self.job is not None and self.job.fit.status == "running" else None
+        tables = [each.table for each in (self, self.prior, job) if each is not None]
         used = {table.file.path.parent for table in tables if table is not None}
-        used |= {each.file.parent for each in (self.prior, fit) if each is not None}
+        used |= {each.file.parent for each in (self.prior, job) if each is not None}
         for each in self.folder.iterdir():
             if each.is_dir() and each not in used:
                 shutil.rmtree(each, ignore_errors=True)
@@ -170,15 +179,13 @@ class Workspace:
     # ---------------------------------------------------------------- fits
 
     def start_fit(self, asked: JSON) -> JSON:
-        """Begin a fit to the table, in a process of its own."""
         settings = _checked(FitRequest, asked)
         self._refuse_if_running()
         table, _ = self._unchanged_table(), settings.columns
         self.stop_slider()
         file = self.folder / f"fit-{time.monotonic_ns()}" / PRIOR_NAME
         file.parent.mkdir()
-        arguments = fit_arguments(table.file.path, table.file.format, settings, file)
-        self.fit = Fit(arguments, "fit", settings, table, file, self._finish_fit)
+        self._begin("fit", settings, table, file, self._finish_fit)
         return self.progress()
 
     def start_report(self, asked: JSON) -> JSON:
@@ -191,70 +198,73 @@ class Workspace:
             raise InvalidRequest("The table has changed since the fit: fit again, then ask for a report.", CHANGED)
         _report_of(prior).unlink(missing_ok=True)  # it may be the one with data
         file = prior.file.with_name("again.safetensors")
-        arguments = fit_arguments(prior.table.file.path, prior.table.file.format, prior.settings, file)
-        arguments += [f"--report={file.with_suffix('.html')}", *["--report-without-data"] * without_data]
-        self.fit = Fit(arguments, "report", prior.settings, prior.table, file, self._finish_report)
+        report = [f"--report={file.with_suffix('.html')}", *["--report-without-data"] * without_data]
+        self._begin("report", prior.settings, prior.table, file, self._finish_report, report)
         return self.progress()
 
     def stop(self) -> JSON:
-        """Stop the fit that runs, if one does."""
-        if self.fit is not None:
-            self.fit.stop()
+        if self.job is not None:
+            self.job.fit.stop()
         return self.progress()
 
     def stop_slider(self) -> None:
-        """Fit no other weights."""
         self.slider_left = 0
         if self._slider is not None:
             self._slider.stop()
 
     @property
     def report(self) -> Path | None:
-        """The report of the prior, if it was made."""
         made = self.prior is not None and self.prior.settings is not None and _report_of(self.prior).exists()
         return _report_of(self.prior) if self.prior is not None and made else None
 
     def _refuse_if_running(self) -> None:
-        if self.fit is not None and self.fit.is_running:
+        if self.job is not None and self.job.fit.status == "running":
             raise InvalidRequest("A fit is running, perhaps in another tab. Stop it first.", CHANGED)
 
-    def _finish_fit(self, fit: Fit) -> None:
+    def _begin(
+        self,
+        what: str,
+        settings: FitRequest,
+        table: OpenTable,
+        file: Path,
+        finish: Callable[[FitRequest, OpenTable, Path], None],
+        more: Sequence[str] = (),
+    ) -> None:
+        arguments = [*fit_arguments(table.file.path, table.file.format, settings, file), *more]
+        self.job = Job(Fit(arguments, partial(finish, settings, table, file)), what, table, file)
+
+    def _finish_fit(self, settings: FitRequest, table: OpenTable, file: Path) -> None:
         """Predict with what was fitted, and fit the other weights of the slider."""
-        if fit.process.result is None:
-            return
-        prior = _load_fitted(fit)
+        prior = _load_fitted(settings, table, file)
         with self.lock:
             self._adopt(prior)
             self.slider_left = len(searched_alphas(prior.meta))
-        threading.Thread(target=self._fit_variants, args=(prior, fit), daemon=True).start()
+        threading.Thread(target=self._fit_variants, args=(prior, settings, table), daemon=True).start()
 
-    def _fit_variants(self, prior: LoadedPrior, fit: Fit) -> None:
+    def _fit_variants(self, prior: LoadedPrior, settings: FitRequest, table: OpenTable) -> None:
         """Fit the prior at every weight of the source that was compared, until the slider is stopped."""
         for alpha in searched_alphas(prior.meta):
-            file, table = fit.file.with_name(f"prior-{alpha:.6g}.safetensors"), fit.table
+            file = prior.file.with_name(f"prior-{alpha:.6g}.safetensors")
             with self.lock:
+                self.slider_left = 0 if self.prior is prior and table.has_changed else self.slider_left
                 if self.prior is not prior or not self.slider_left:
                     return
-                if table.has_changed:
-                    self.stop_slider()
-                    return
-                self._slider = FitProcess(fit_arguments(table.file.path, table.file.format, fit.settings, file, alpha))
+                self._slider = Fit(fit_arguments(table.file.path, table.file.format, settings, file, alpha))
             self._slider.wait()
             with self.lock, suppress(ValueError, OSError):  # then the slider has one place less
-                self.slider_left = max(self.slider_left - 1, 0) if self.prior is prior else self.slider_left
-                prior.variants[f"{alpha:.6g}"] = Variant(alpha, load(file), file)
+                if self.prior is prior:
+                    self.slider_left = max(self.slider_left - 1, 0)
+                    prior.variants[f"{alpha:.6g}"] = Variant(alpha, load(file), file)
 
-    def _finish_report(self, fit: Fit) -> None:
+    def _finish_report(self, settings: FitRequest, table: OpenTable, file: Path) -> None:
         """Keep a report, whose command is to name files as users do, not as they lie in the folder of the page."""
-        made = fit.file.with_suffix(".html")
-        if fit.process.result is not None:
-            text = made.read_text(encoding="utf-8").replace(str(fit.file), PRIOR_NAME)
-            if fit.table.is_copy:
-                text = text.replace(f"{fit.table.file.path.parent}{os.sep}", "")
-            made.write_text(text, encoding="utf-8")
-            made.replace(made.with_name("report.html"))
-        for path in (fit.file, made):
-            path.unlink(missing_ok=True)
+        made = file.with_suffix(".html")
+        text = made.read_text(encoding="utf-8").replace(str(file), PRIOR_NAME)
+        if table.is_copy:
+            text = text.replace(f"{table.file.path.parent}{os.sep}", "")
+        made.write_text(text, encoding="utf-8")
+        made.replace(made.with_name("report.html"))
+        file.unlink()
 
     def _current_table(self) -> OpenTable:
         if self.table is None:
@@ -275,23 +285,18 @@ class Workspace:
     # ---------------------------------------------------------------- predictions
 
     def predict(self, asked: JSON) -> JSON:
-        """Return what the chart of a new task shows."""
         return self._predict(asked, lambda _, place, request: predict_chart(place.meta, request))
 
     def predictions_csv(self, asked: JSON) -> str:
-        """Return what the chart shows as a CSV file."""
         return self._predict(asked, exports.predictions_csv)
 
     def readings_csv(self, asked: JSON) -> str:
-        """Return the readings of a chart as a CSV file."""
         return self._predict(asked, exports.readings_frame).to_csv(index=False)
 
     def code(self, asked: JSON) -> JSON:
-        """Return the Python and the command line that predict what the chart shows."""
         return self._predict(asked, exports.code)
 
     def training_tasks(self, asked: JSON) -> JSON:
-        """Return the training tasks along an input."""
         prior, axis, exposure = self._current_prior(asked), asked.get("axis"), asked.get("exposure")
         if type(axis) is not int or axis not in axes_of(prior.meta):
             raise InvalidRequest(f"axis must be the number of an input that a chart can be drawn along; got {axis!r}.")
@@ -300,7 +305,6 @@ class Workspace:
         return {"tasks": prior.draw_tasks(axis, exposure)}
 
     def prior_file(self, key: str | None) -> Path:
-        """Return the file of the prior at a place of the slider."""
         return self._current_prior().at(key).file
 
     def _predict(self, asked: JSON, answer: Callable[[LoadedPrior, Variant, PredictRequest], Any]) -> Any:
@@ -330,25 +334,21 @@ def _report_of(prior: LoadedPrior) -> Path:
     return prior.file.with_name("report.html")
 
 
-def _load_fitted(fit: Fit) -> LoadedPrior:
-    """Load what a fit has written, and the tasks that it was fitted to."""
-    meta, table, settings = load(fit.file), fit.table, fit.settings
-    drops: Any = {"drop_missing": settings.drop_missing, "drop_duplicates": settings.drop_duplicates}
+def _load_fitted(settings: FitRequest, table: OpenTable, file: Path) -> LoadedPrior:
+    meta = load(file)
+    how: Any = {"drop_missing": settings.drop_missing, "drop_duplicates": settings.drop_duplicates}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit has told them
         columns = with_fitted_kinds(meta, settings.columns)
-        grouped = group_rows(table.file, columns, labels=isinstance(meta, LabelsPrior), **drops)
+        grouped = group_rows(table.file, columns, labels=isinstance(meta, LabelsPrior), **how)
         tasks = exports.as_coded(meta, grouped.tasks, table.name)
-    known: Any = {"settings": settings, "table": table}
-    return LoadedPrior(meta, fit.file, table.name, tasks=tasks, dates=grouped.dates, **known)
+    return LoadedPrior(meta, file, table.name, 0, tasks, grouped.dates, settings, table)
 
 
 def _sinusoid() -> str:
-    """Return tasks of the paper's sinusoid as a table."""
     problem, lines = Sinusoid(deviation=0.25), ["task,environment,x,y"]
     groups = {"source": problem.source_tasks(25, 5, rng=0), "target": problem.target_tasks(8, 5, rng=1)}
     for name, tasks in groups.items():
         for i, (x, y) in enumerate(tasks):
-            pairs = zip(x[:, 0].tolist(), y.tolist(), strict=True)
-            lines += [f"{name[0]}{i + 1:02d},{name},{a:.4f},{b:.4f}" for a, b in pairs]
+            lines += [f"{name[0]}{i + 1:02d},{name},{a:.4f},{b:.4f}" for a, b in zip(x[:, 0], y, strict=True)]
     return "\n".join(lines) + "\n"

@@ -81,6 +81,10 @@ class Page:
     def state(self):
         return self.get("api/state").json
 
+    @property
+    def progress(self):
+        return self.get("api/progress").json
+
     def open_prior(self, path):
         self.workspace.open_path(Path(path))
 
@@ -100,8 +104,8 @@ class Page:
 
     def wait_for_fit(self, seconds=60.0):
         """Return the state of the fit once it has ended."""
-        wait_until(lambda: self.get("api/progress").json["fit"]["status"] != "running", seconds)
-        return self.get("api/progress").json["fit"]
+        wait_until(lambda: self.progress["fit"]["status"] != "running", seconds)
+        return self.progress["fit"]
 
 
 def wait_until(condition, seconds=20.0):
@@ -150,6 +154,10 @@ def fit(table, out, *options):
     result = CliRunner().invoke(command_line, arguments)
     assert result.exit_code == 0, result.output
     return Path(out)
+
+
+def csv(frame, **options):
+    return frame.to_csv(index=False, **options).encode()
 
 
 def readings_table(n_tasks=6, n_readings=5, n_inputs=1, seed=0):

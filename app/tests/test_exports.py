@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from metaprior.cli import app as command_line
 from metaprior.tables.csv_files import CsvFormat
-from metaprior_app.fits import FitProcess
+from metaprior_app.fits import Fit
 from metaprior_app.recipes import FitRequest, command_lines, fit_arguments, fit_code, python_code
 from page_client import PATIENT_ROLES, PATIENTS, labels_table, readings_table
 
@@ -223,6 +223,6 @@ def test_a_table_named_like_an_option_is_fitted(page):
     table = page.workspace.folder / "-x.csv"
     readings_table().to_csv(table, index=False)
     settings = FitRequest(["task"], ["x"], "y")
-    process = FitProcess(fit_arguments(table, CsvFormat(), settings, page.workspace.folder / "out.safetensors"))
+    process = Fit(fit_arguments(table, CsvFormat(), settings, page.workspace.folder / "out.safetensors"))
     process.wait()
     assert process.status == "done", process.error

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from metaprior_app.fits import FitProcess
+from metaprior_app.fits import Fit
 from page_client import Page
 
 POSTED = ["example", "format", "fit", "report", "stop", "predict", "tasks", "code"]
@@ -90,13 +90,13 @@ def served(tmp_path_factory):
         yield page
 
 
-class NoFit(FitProcess):
+class NoFit(Fit):
     """Instead of a process: what is asked for here must not run."""
 
-    status, seconds, error = "failed", 0.0, "no fit"
+    status, error, started, ended = "failed", "no fit", 0.0, 1.0
     result = progress = None
 
-    def __init__(self, arguments):
+    def __init__(self, arguments, finish=None):
         for each in arguments:
             each.encode("utf-8", "surrogateescape")  # as a process would have it
             if "\0" in each:
@@ -132,8 +132,8 @@ def _no_fits():
     """Let no request start a process."""
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
-            if name.startswith("metaprior_app.") and hasattr(module, "FitProcess"):
-                patch.setattr(module, "FitProcess", NoFit)
+            if name.startswith("metaprior_app.") and hasattr(module, "Fit"):
+                patch.setattr(module, "Fit", NoFit)
         yield
 
 

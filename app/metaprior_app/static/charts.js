@@ -13,6 +13,12 @@ const charts = (() => {
     return made;
   }
 
+  function clear(svg, width, height, title) {
+    svg.replaceChildren(element("title", {}, null, title));
+    const given = { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title };
+    for (const [name, value] of Object.entries(given)) svg.setAttribute(name, value);
+  }
+
   // Round values that cover [low, high], about `count` of them.
   function ticks(low, high, count = 5) {
     if (!(high > low)) return [low];
@@ -44,14 +50,7 @@ const charts = (() => {
   function frame(svg, options) {
     const { width = 720, height = 400, x, y } = options;
     const left = options.left ?? 56, right = 14, top = 12, bottom = 44;
-    svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.classList.add("chart");
-    svg.setAttribute("role", "img");
-    if (options.title) {
-      svg.setAttribute("aria-label", options.title);
-      element("title", {}, svg, options.title);
-    }
+    clear(svg, width, height, options.title);
     const [x0, x1] = padded(x.domain), [y0, y1] = padded(y.domain);
     const sx = (value) => left + ((value - x0) / (x1 - x0)) * (width - left - right);
     const sy = (value) => height - bottom - ((value - y0) / (y1 - y0)) * (height - bottom - top);
@@ -124,7 +123,7 @@ const charts = (() => {
     }));
   }
 
-  // Training tasks, as `workspace` and reports have them: lines of few tasks, or a density of many.
+  // Training tasks: lines of few, or a density of many.
   function tasks(f, given) {
     if (!given) return;
     if (given.counts) return void density(f, given);
@@ -159,7 +158,7 @@ const charts = (() => {
     return STOPS[i].map((value, k) => Math.round(value + (at - i) * (STOPS[i + 1][k] - value)));
   }
 
-  // A bar of the colors of `map`, as a linear gradient for CSS or as text for exports.
+  // A bar of the colors of `map`, for CSS.
   const gradient = () => `linear-gradient(to right, ${STOPS.map((stop) => `rgb(${stop})`).join(", ")})`;
 
   // Candidates of a transfer report, one row each: {label, value, error, weight}; values are gains or scores. On a
@@ -170,11 +169,7 @@ const charts = (() => {
     const low = Math.min(0, ...ends), high = Math.max(0, ...ends), room = (high - low) * 0.06 || 0.1;
     const narrow = width < 560, step = narrow ? 44 : 26, first = narrow ? 52 : 34;
     const height = first + 28 + step * rows.length, left = narrow ? 8 : 190, right = 90;
-    svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.classList.add("chart");
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `${label} of ${rows.length} settings, with their weights`);
+    clear(svg, width, height, `${label} of ${rows.length} settings, with their weights`);
     const sx = (value) => left + ((value - low + room) / (high - low + 2 * room)) * (width - left - right);
     for (const value of ticks(low, high, narrow ? 3 : 5)) {
       const kind = value === 0 ? "reference" : "gridline";
@@ -210,12 +205,10 @@ const charts = (() => {
     const [, , width, height] = svg.getAttribute("viewBox").split(" ");
     copy.setAttribute("width", width);
     copy.setAttribute("height", height);
-    const surface = getComputedStyle(document.documentElement).getPropertyValue("--surface").trim();
-    copy.prepend(element("rect", { width, height, fill: surface }));
+    copy.prepend(element("rect", { width, height, fill: getComputedStyle(svg.closest(".panel")).backgroundColor }));
     copy.setAttribute("xmlns", NS);
     return new XMLSerializer().serializeToString(copy);
   }
 
-  return { element, ticks, number, date, frame, line, band, steps, points, density, tasks, classOf, map, gradient, candidates,
-    standalone, clip };
+  return { element, number, date, frame, line, band, steps, points, tasks, classOf, map, gradient, candidates, standalone, clip };
 })();

@@ -2,102 +2,68 @@
 /* Draws the charts of a report, each at the width that it has on the screen. */
 (() => {
   const given = JSON.parse(document.getElementById("charts").textContent);
-  const UNIT = { domain: [0, 1], dates: false };
+  const HEIGHTS = { tasks: 300, calibration: 380, reliability: 380, prediction: 260, scatter: 280, probabilities: 260 };
 
-  function diagonal(f, low, high) {
-    charts.line(f, [low, high], [low, high], "reference");
-  }
-
-  function bars(f, xs, lower, upper) {
-    xs.forEach((x, i) => charts.line(f, [x, x], [lower[i], upper[i]], "error-bar"));
-  }
+  const segment = (f, [x0, y0], [x1, y1], kind) => charts.line(f, [x0, x1], [y0, y1], kind);
+  const diagonal = (f) => {
+    const low = Math.max(f.x[0], f.y[0]), high = Math.min(f.x[1], f.y[1]);
+    segment(f, [low, low], [high, high], "reference");
+  };
 
   const draw = {
-    tasks(svg, chart, width) {
-      const f = charts.frame(svg, { width, height: height(width, 300), title: chart.title, x: chart.x, y: chart.y });
-      svg.classList.add("foreground");
+    tasks(f, chart) {
+      f.svg.classList.add("foreground");
       charts.tasks(f, chart.given);
     },
 
-    candidates(svg, chart, width) {
-      charts.candidates(svg, chart.rows, chart.label, width);
+    calibration(f, { promised, actual, lower, upper, highlight }) {
+      diagonal(f);
+      if (lower) charts.band(f, promised, lower, upper);
+      charts.line(f, promised, actual, "mean");
+      charts.points(f, promised, actual, "dot", 3);
+      const p = promised[highlight], share = actual[highlight];
+      segment(f, [p, 0], [p, share], "reference");
+      charts.points(f, [p], [share], "reading", 6);
+      const place = { class: "label", x: f.sx(p) - 8, y: f.box.y + f.box.height - 8, "text-anchor": "end" };
+      charts.element("text", place, f.plot, `${Math.round(100 * p)}% promised, ${Math.round(100 * share)}% actual`);
     },
 
-    calibration(svg, chart, width) {
-      const x = { ...UNIT, label: "coverage promised" }, y = { ...UNIT, label: "actual coverage" };
-      const f = charts.frame(svg, { width, height: height(width, 380), title: chart.title, x, y });
-      diagonal(f, 0, 1);
-      if (chart.lower) charts.band(f, chart.promised, chart.lower, chart.upper);
-      charts.line(f, chart.promised, chart.actual, "mean");
-      charts.points(f, chart.promised, chart.actual, "dot", 3);
-      const at = chart.highlight, end = f.sx(chart.promised[at]) - 8, bottom = f.box.y + f.box.height - 8;
-      charts.line(f, [chart.promised[at], chart.promised[at]], [0, chart.actual[at]], "reference");
-      charts.points(f, [chart.promised[at]], [chart.actual[at]], "reading", 6);
-      const words = `${Math.round(100 * chart.promised[at])}% promised, ${Math.round(100 * chart.actual[at])}% actual`;
-      charts.element("text", { class: "label", x: end, y: bottom, "text-anchor": "end" }, f.plot, words);
+    reliability(f, { promised, actual, lower, upper, counts }) {
+      diagonal(f);
+      promised.forEach((p, i) => segment(f, [p, lower[i]], [p, upper[i]], "error-bar"));
+      charts.line(f, promised, actual, "mean");
+      const most = Math.max(...counts);
+      promised.forEach((p, i) => charts.points(f, [p], [actual[i]], "reading", 3 + 5 * Math.sqrt(counts[i] / most)));
     },
 
-    reliability(svg, chart, width) {
-      const low = Math.min(chart.least, ...chart.lower) - 0.03, most = Math.max(...chart.counts);
-      const x = { domain: [chart.least - 0.03, 1.03], label: "probability of the predicted label" };
-      const y = { domain: [Math.max(low, -0.03), 1.03], label: "how often it was right" };
-      const f = charts.frame(svg, { width, height: height(width, 380), title: chart.title, x, y });
-      diagonal(f, 0, 1);
-      bars(f, chart.promised, chart.lower, chart.upper);
-      charts.line(f, chart.promised, chart.actual, "mean");
-      chart.promised.forEach((p, i) => {
-        charts.points(f, [p], [chart.actual[i]], "reading", 3 + 5 * Math.sqrt(chart.counts[i] / most));
-      });
+    prediction(f, { grid, mean, lower, upper, given: shown, held_back: heldBack, y }) {
+      (y.whole ? charts.steps : charts.band)(f, grid, lower, upper);
+      charts.line(f, grid, mean, "mean");
+      charts.points(f, heldBack.x, heldBack.y, "held-back", 4);
+      charts.points(f, shown.x, shown.y, "reading", 4.5);
     },
 
-    prediction(svg, chart, width) {
-      const f = charts.frame(svg, { width, height: height(width, 260), title: chart.title, x: chart.x, y: chart.y });
-      (chart.y.whole ? charts.steps : charts.band)(f, chart.grid, chart.lower, chart.upper);
-      charts.line(f, chart.grid, chart.mean, "mean");
-      charts.points(f, chart.held_back.x, chart.held_back.y, "held-back", 4);
-      charts.points(f, chart.given.x, chart.given.y, "reading", 4.5);
+    scatter(f, { observed, mean, lower, upper }) {
+      diagonal(f);
+      observed.forEach((x, i) => segment(f, [x, lower[i]], [x, upper[i]], "whisker"));
+      charts.points(f, observed, mean, "held-back", 4);
     },
 
-    scatter(svg, chart, width) {
-      const f = charts.frame(svg, { width, height: height(width, 280), title: chart.title, x: chart.x, y: chart.y });
-      diagonal(f, Math.max(f.x[0], f.y[0]), Math.min(f.x[1], f.y[1]));
-      chart.observed.forEach((x, i) => charts.line(f, [x, x], [chart.lower[i], chart.upper[i]], "whisker"));
-      charts.points(f, chart.observed, chart.mean, "held-back", 4);
-    },
-
-    probabilities(svg, chart, width) {
-      const f = charts.frame(svg, { width, height: height(width, 260), title: chart.title, x: chart.x, y: chart.y });
-      chart.curves.forEach((curve, i) => charts.line(f, chart.grid, curve, `probability ${charts.classOf(i)}`));
-      const dots = (part, kind) => part.x.forEach((x, i) => {
-        charts.points(f, [x], [part.y[i]], `${kind} ${charts.classOf(part.class[i])}`, 4.5);
-      });
-      dots(chart.held_back, "unlabeled");
-      dots(chart.given, "labeled");
-      legend(svg, chart.classes);
+    probabilities(f, { curves, grid, given: shown, held_back: heldBack }) {
+      curves.forEach((curve, i) => charts.line(f, grid, curve, `probability ${charts.classOf(i)}`));
+      for (const [part, kind] of [[heldBack, "unlabeled"], [shown, "labeled"]]) {
+        part.x.forEach((x, i) => charts.points(f, [x], [part.y[i]], `${kind} ${charts.classOf(part.class[i])}`, 4.5));
+      }
     },
   };
-
-  const height = (width, most) => Math.round(Math.min(most, Math.max(0.75 * width, 200)));
-
-  function legend(svg, names) {
-    let list = svg.parentNode.querySelector(".legend");
-    if (list) return;
-    list = document.createElement("ul");
-    list.className = "legend";
-    names.forEach((name, i) => {
-      const entry = document.createElement("li"), swatch = document.createElement("span");
-      swatch.className = `swatch ${charts.classOf(i)}`;
-      entry.append(swatch, charts.clip(name, 40));
-      list.append(entry);
-    });
-    svg.after(list);
-  }
 
   function drawOne(svg) {
     const chart = given[Number(svg.dataset.chart)], width = Math.round(svg.getBoundingClientRect().width);
     if (!width || svg.dataset.width === String(width)) return;
     svg.dataset.width = width;
-    draw[chart.kind](svg, chart, width);
+    if (chart.kind === "candidates") return void charts.candidates(svg, chart.rows, chart.label, width);
+    const height = Math.round(Math.min(HEIGHTS[chart.kind], Math.max(0.75 * width, 200)));
+    draw[chart.kind](charts.frame(svg, { width, height, title: chart.title, x: chart.x, y: chart.y }), chart);
   }
 
   const observer = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach((e) => drawOne(e.target))));
