@@ -481,8 +481,6 @@ def test_the_keyboard_is_enough_to_fit(browser, served):
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_serious_fault_and_no_overflow_on_a_phone(browser, fitted, served, prior_file, state, scheme):
-    browser, fitted, served, prior_file, state, scheme
-):
     shown = fitted if state == "fitted" else served
     if state in ("map", "labels"):
         served.open_prior(prior_file("two inputs" if state == "map" else "labels"))

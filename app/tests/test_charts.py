@@ -1,10 +1,13 @@
-"""What charts show is what the prior predicts: curves, bands, probabilities, maps, densities and notes."""
+"""What charts show is what the prior predicts, in the units of y; and which requests for charts are refused."""
+
+import re
 
 import msgspec
 import numpy as np
 import pytest
 
-from metaprior import load
+from metaprior import MetaGPRegressor, load
+from metaprior.likelihoods import LIKELIHOODS
 from metaprior.tasks.types import Task
 from metaprior_app.charts import (
     CELLS,
@@ -18,11 +21,18 @@ from metaprior_app.charts import (
     predict_chart,
     rounded,
 )
+from page_client import RESPONSES, kinds_table
+
+NUMBERS = {"counts": [4, 9], "rates": [4, 9], "ranks": [3, 6], "outliers": [0.3, -0.2], "kinds": [6.0, 7.5]}
 
 
 def chart(meta, **changed):
     usual = {"readings": [], "coverage": 0.8, "axis": 0, "range": [0.0, 10.0], "fixed": [2.0] * meta.n_features_in_}
     return msgspec.convert({**usual, **changed}, PredictRequest)
+
+
+def readings_of(*pairs):
+    return [{"x": x, "y": y} for x, y in pairs]
 
 
 @pytest.fixture
@@ -32,17 +42,14 @@ def prior(prior_file):
 
 @pytest.mark.parametrize("readings", [[], [([3.0], 1.0)], [([1.0], 0.5), ([9.0], -0.5), ([9.0], -0.4)]])
 def test_a_curve_is_the_prediction_of_the_adapted_task(prior, readings):
-    meta = prior("numbers")
-    shown = predict_chart(meta, chart(meta, readings=[{"x": x, "y": y} for x, y in readings]))
-    x = np.linspace(0.0, 10.0, POINTS)
+    meta, x = prior("numbers"), np.linspace(0.0, 10.0, POINTS)
+    shown = predict_chart(meta, chart(meta, readings=readings_of(*readings)))
     np.testing.assert_allclose(shown["x"], x, atol=1e-4)
-    predictive = meta.adapt(np.array([x for x, _ in readings]).reshape(-1, 1), [y for _, y in readings]).predictive(
-        x[:, None]
-    )
-    lower, upper = predictive.interval(0.8)
-    np.testing.assert_allclose(shown["mean"], predictive.mean(), atol=1e-5)
-    np.testing.assert_allclose(shown["lower"], lower, atol=1e-5)
-    np.testing.assert_allclose(shown["upper"], upper, atol=1e-5)
+    adapted = meta.adapt(np.array([x for x, _ in readings]).reshape(-1, 1), [y for _, y in readings])
+    predictive = adapted.predictive(x[:, None])
+    expected = (predictive.mean(), *predictive.interval(0.8))
+    for name, values in zip(("mean", "lower", "upper"), expected, strict=True):
+        np.testing.assert_allclose(shown[name], values, atol=1e-5)
     assert (shown["kind"], shown["notes"]) == ("curve", [])
 
 
@@ -54,8 +61,7 @@ def test_a_wider_coverage_is_a_wider_band_and_a_reading_narrows_it(prior):
         return np.subtract(shown["upper"], shown["lower"])
 
     assert (width(coverage=0.95) > width(coverage=0.5)).all()
-    at = POINTS // 2
-    assert width(readings=[{"x": [5.0], "y": 0.0}])[at] < 0.8 * width()[at]
+    assert width(readings=readings_of(([5.0], 0.0)))[POINTS // 2] < 0.8 * width()[POINTS // 2]
 
 
 def test_inputs_outside_the_training_range_are_marked(prior):
@@ -70,7 +76,7 @@ def test_inputs_outside_the_training_range_are_marked(prior):
 
 def test_drawn_functions_are_smooth_the_same_again_and_pass_near_readings(prior):
     meta = prior("numbers")
-    request = chart(meta, samples=True, readings=[{"x": [5.0], "y": 0.3}] * 4)
+    request = chart(meta, samples=True, readings=readings_of(([5.0], 0.3)) * 4)
     shown = predict_chart(meta, request)
     samples = np.array(shown["samples"])
     assert samples.shape == (N_SAMPLES, len(shown["sample_x"]))
@@ -90,11 +96,8 @@ def test_other_inputs_are_fixed_along_an_axis(prior):
 @pytest.mark.parametrize(("axis", "second"), [(0, 1), (1, 0)])
 def test_a_map_has_rows_along_its_second_input(prior, axis, second):
     meta = prior("two inputs")
-    readings = [{"x": [2.0, 8.0], "y": 5.0}]
-    request = chart(
-        meta, map=True, axis=axis, second=second, range=[0.0, 10.0], second_range=[2.0, 6.0], readings=readings
-    )
-    shown = predict_chart(meta, request)
+    given = {"map": True, "axis": axis, "second": second, "second_range": [2.0, 6.0]}
+    shown = predict_chart(meta, chart(meta, **given, readings=readings_of(([2.0, 8.0], 5.0))))
     assert (shown["kind"], shown["x"], shown["y"]) == ("map", (0.0, 10.0), (2.0, 6.0))
     mean, std = np.array(shown["mean"]), np.array(shown["std"])
     assert mean.shape == std.shape == (CELLS, CELLS)
@@ -108,46 +111,36 @@ def test_a_map_has_rows_along_its_second_input(prior, axis, second):
 
 def test_probabilities_are_in_the_order_of_the_classes(prior):
     meta = prior("labels")
-    assert meta.classes_.tolist() == ["high", "low"]
-    readings = [{"x": [1.0], "y": 1}, {"x": [9.0], "y": 0}]
-    shown = predict_chart(meta, chart(meta, readings=readings))
+    shown = predict_chart(meta, chart(meta, readings=readings_of(([1.0], 1), ([9.0], 0))))
     expected = meta.adapt([[1.0], [9.0]], ["low", "high"]).predict_proba(np.array(shown["x"])[:, None])
-    assert shown["classes"] == ["high", "low"]
+    assert shown["classes"] == meta.classes_.tolist() == ["high", "low"]
     np.testing.assert_allclose(shown["probabilities"], expected.T, atol=1e-4)
+    request = chart(meta, map=True, second=0, second_range=[0.0, 10.0])
+    both = [np.array(predict_chart(meta, msgspec.structs.replace(request, class_=i))["probability"]) for i in (0, 1)]
+    np.testing.assert_allclose(both[0] + both[1], 1.0, atol=1e-4)
     assert shown["probabilities"][0][-1] > 0.5 > shown["probabilities"][0][0]
 
 
 @pytest.mark.parametrize("classes", [["red", "green"], ["green", "red"], ["b", "a", "c"]])
 def test_probabilities_of_labels_of_a_task_of_its_own_keep_the_order_of_the_request(prior, classes):
     meta = prior("own labels")
-    readings = [{"x": [1.0], "y": 0}, {"x": [9.0], "y": 1}]
-    shown = predict_chart(meta, chart(meta, readings=readings, classes=classes))
+    shown = predict_chart(meta, chart(meta, readings=readings_of(([1.0], 0), ([9.0], 1)), classes=classes))
     adapted = meta.adapt([[1.0], [9.0]], np.array(classes[:2], object), classes=classes)
     expected = adapted.predict_proba(np.array(shown["x"])[:, None])
     place = [list(adapted.classes_).index(name) for name in classes]
+    assert shown["classes"] == classes
     np.testing.assert_allclose(shown["probabilities"], expected.T[place], atol=1e-4)
     assert shown["probabilities"][0][0] > shown["probabilities"][1][0]
 
 
-def test_classes_come_in_the_order_of_their_probabilities(prior):
-    meta = prior("own labels")
-    assert predict_chart(meta, chart(meta, classes=["red", "green"]))["classes"] == ["red", "green"]
-
-
-def test_a_map_of_labels_is_the_probability_of_the_chosen_class(prior):
-    meta = prior("labels")
-    request = chart(meta, map=True, second=0, second_range=[0.0, 10.0])
-    both = [np.array(predict_chart(meta, msgspec.structs.replace(request, class_=i))["probability"]) for i in (0, 1)]
-    np.testing.assert_allclose(both[0] + both[1], 1.0, atol=1e-4)
-
-
-def test_contexts_that_the_prior_cannot_explain_get_a_note_in_words(prior):
+def test_contexts_that_the_prior_cannot_explain_get_a_note(prior):
     meta = prior("numbers")
-    far = [{"x": [float(i)], "y": 1e3 * (-1) ** i} for i in range(8)]
-    notes = predict_chart(meta, chart(meta, readings=far))["notes"]
-    assert notes
-    assert not any("(" in note and "=" in note for note in notes)
-    assert len(set(notes)) == len(notes)
+    notes = predict_chart(meta, chart(meta, readings=readings_of(*(([float(i)], 1e3 * (-1) ** i) for i in range(8)))))
+    assert notes["notes"]
+    assert len(set(notes["notes"])) == len(notes["notes"])
+
+
+# -------------------------------------------------------------------- training tasks
 
 
 def line(x, y):
@@ -156,41 +149,25 @@ def line(x, y):
 
 def test_few_tasks_are_lines_from_left_to_right():
     drawn = draw_tasks([line([3, 1, 2], [30, 10, 20]), line([5], [50])], 0, [0.0, 100.0])
-    assert drawn == {
-        "tasks": [{"x": [1.0, 2.0, 3.0], "y": [10.0, 20.0, 30.0]}, {"x": [5.0], "y": [50.0]}],
-        "n_tasks": 2,
-    }
-
-
-def test_a_task_of_many_readings_is_thinned_and_keeps_its_ends():
+    lines = [{"x": [1.0, 2.0, 3.0], "y": [10.0, 20.0, 30.0]}, {"x": [5.0], "y": [50.0]}]
+    assert drawn == {"tasks": lines, "n_tasks": 2}
     n = 10 * MAX_POINTS
     (drawn,) = draw_tasks([line(np.arange(n), np.arange(n))], 0, [0.0, 1.0])["tasks"]
-    assert len(drawn["x"]) == MAX_POINTS
+    assert len(drawn["x"]) == MAX_POINTS, "a long task is thinned"
     assert (drawn["x"][0], drawn["x"][-1]) == (0.0, n - 1)
 
 
-def test_five_hundred_tasks_are_a_density_that_counts_every_reading_in_range():
+def test_many_tasks_are_a_density_that_counts_every_reading_in_range():
     rng = np.random.default_rng(0)
-    tasks = [line(rng.uniform(0.0, 10.0, 20), rng.normal(size=20)) for _ in range(500)]
-    drawn = draw_tasks(tasks, 0, [-1.0, 1.5])
-    y = np.concatenate([task.y for task in tasks])
+    tasks = [line(rng.uniform(0.0, 10.0, 20), rng.normal(size=20)) for _ in range(MAX_LINES + 1)]
+    assert "tasks" in draw_tasks(tasks[:-1], 0, [0.0, 1.0])
+    drawn, y = draw_tasks(tasks, 0, [-1.0, 1.5]), np.concatenate([task.y for task in tasks])
     counts = np.array(drawn["counts"])
-    assert (drawn["n_tasks"], counts.shape) == (500, DENSITY)
-    assert counts.sum() == ((y >= -1.0) & (y <= 1.5)).sum()
-    assert drawn["y"] == [-1.0, 1.5]
+    assert (drawn["n_tasks"], counts.shape, drawn["y"]) == (len(tasks), DENSITY, [-1.0, 1.5])
     rows = np.histogram(y, DENSITY[0], (-1.0, 1.5))[0]
     assert counts.sum(axis=1).tolist() == rows.tolist(), "rows go from low y to high"
-
-
-def test_the_number_of_tasks_that_are_drawn_one_by_one():
-    tasks = [line([0.0, 1.0], [0.0, 1.0])] * (MAX_LINES + 1)
-    assert "tasks" in draw_tasks(tasks[:-1], 0, [0.0, 1.0])
-    assert "counts" in draw_tasks(tasks, 0, [0.0, 1.0])
-
-
-def test_a_density_along_an_input_of_one_value():
     drawn = draw_tasks([line([2.0, 2.0], [0.0, 1.0])] * 200, 0, [0.0, 1.0])
-    assert drawn["x"][0] < drawn["x"][1]
+    assert drawn["x"][0] < drawn["x"][1], "along an input of one value"
     assert np.sum(drawn["counts"]) == 400
 
 
@@ -202,55 +179,140 @@ def test_rounding_is_finer_than_a_chart_can_show(size):
     assert rounded([0.0, 0.0]) == [0.0, 0.0]
 
 
+# -------------------------------------------------------------------- requests
+
+
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("kind", "changed", "said"),
     [
-        ({"axis": 1}, "axis"),
-        ({"range": [5.0, 5.0]}, "range"),
-        ({"range": [9.0, 1.0]}, "range"),
-        ({"fixed": [1.0, 2.0]}, "inputs"),
-        ({"readings": [{"x": [1.0, 2.0], "y": 1.0}]}, "inputs"),
-        ({"readings": [{"x": [1.0], "y": "a"}]}, "y"),
-        ({"readings": [{"x": [1.0], "y": 1.0}] * 501}, "readings"),
-        ({"coverage": 1.0}, "coverage"),
-        ({"coverage": 0.0}, "coverage"),
-        ({"map": True, "second": 1, "second_range": [0.0, 1.0]}, "second"),
+        ("numbers", {"axis": 1}, "axis"),
+        ("numbers", {"axis": -1}, "axis"),
+        ("numbers", {"range": [5.0, 5.0]}, "range"),
+        ("numbers", {"range": [9.0, 1.0]}, "range"),
+        ("numbers", {"fixed": [1.0, 2.0]}, "inputs"),
+        ("numbers", {"readings": readings_of(([1.0, 2.0], 1.0))}, "inputs"),
+        ("numbers", {"readings": readings_of(([1.0], "a"))}, "y"),
+        ("numbers", {"readings": readings_of(([1.0], 1.0)) * 501}, "readings"),
+        ("numbers", {"coverage": 1.0}, "coverage"),
+        ("numbers", {"coverage": 0.0}, "coverage"),
+        ("numbers", {"map": True, "second": 1, "second_range": [0.0, 1.0]}, "second"),
+        ("two inputs", {"map": True, "second": 1, "second_range": [1.0, 0.0]}, "second_range"),
+        ("labels", {"readings": readings_of(([1.0], 2))}, "y"),
+        ("labels", {"readings": readings_of(([1.0], "low"))}, "y"),
+        ("labels", {"readings": readings_of(([1.0], 0.5))}, "y"),
+        ("labels", {"class": 2}, "class"),
+        ("own labels", {"classes": ["a", "a"]}, "differ"),
+        ("counts", {"readings": readings_of(([1.0], 2.5))}, "must hold counts"),
+        ("ranks", {"readings": readings_of(([1.0], 9))}, "levels from 3 to 7"),
+        ("rates", {"fixed": [5.0, -1.0]}, "exposure"),
+        ("kinds", {"axis": 0}, "axis must be an input of numbers"),
+        ("kinds", {"axis": 2}, "axis must be an input of numbers"),
+        ("kinds", {"axis": 1, "fixed": [7.0, 5.0, 50.0, 0.0]}, "is a category"),
+        ("kinds", {"axis": 1, "fixed": [0.5, 5.0, 50.0, 0.0]}, "is a category"),
+        ("kinds", {"axis": 1, "readings": readings_of(([3.0, 5.0, 50.0, 0.0], 1.0))}, "is a category"),
     ],
 )
-def test_requests_that_do_not_fit_the_prior_are_refused_by_name(predicting, changed, said):
-    page = predicting("numbers")
+def test_requests_that_do_not_fit_the_prior_are_refused_by_name(predicting, kind, changed, said):
+    page = predicting(kind)
     answer = page.post("api/predict", page.chart(**changed))
     assert answer.status == 400
     assert said in answer.error
 
 
-@pytest.mark.parametrize(
-    "changed", [{"map": True}, {"map": True, "second": 1}, {"map": True, "second_range": [0.0, 1.0]}]
-)
-def test_a_map_without_its_second_input_is_refused(predicting, changed):
-    page = predicting("two inputs")
-    answer = page.post("api/predict", page.chart(**changed))
-    assert answer.status in (200, 400)
-    if answer.status == 400:
-        assert "second" in answer.error
+# -------------------------------------------------------------------- counts, ranks, outliers, categories, covariates
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"readings": [{"x": [1.0], "y": 2}]}, "y"),
-        ({"readings": [{"x": [1.0], "y": "low"}]}, "y"),
-        ({"readings": [{"x": [1.0], "y": 0.5}]}, "y"),
-        ({"class": 2}, "class"),
-    ],
-)
-def test_labels_that_are_none_are_refused(predicting, changed, said):
-    page = predicting("labels")
-    answer = page.post("api/predict", page.chart(**changed))
+def along(page, **changed):
+    """Return the request of the page for the first input that a chart can be drawn along."""
+    prior = page.state["prior"]
+    axis = prior["axes"][0]
+    return page.chart(axis=axis, range=[prior["inputs"][axis]["low"], prior["inputs"][axis]["high"]], **changed)
+
+
+def two_readings(page, kind):
+    """Return two readings at typical inputs, a little apart."""
+    prior = page.state["prior"]
+    x = [[each["typical"] for each in prior["inputs"]] for _ in range(2)]
+    x[1][prior["axes"][0]] += 1.0
+    return readings_of(*zip(x, NUMBERS[kind], strict=True))
+
+
+@pytest.mark.parametrize("kind", ["counts", "rates", "ranks", "outliers"])
+def test_axis_and_drawn_functions_are_in_the_units_of_y(predicting, kind):
+    page = predicting(kind)
+    prior, shown = page.state["prior"], page.post("api/predict", along(page)).json
+    low, high = prior["y_range"]
+    if kind == "outliers":
+        assert prior["whole"] is None
+        assert -6 < low < -1 < 1 < high < 6
+    else:
+        assert shown["whole"]
+        assert all(float(end).is_integer() for end in shown["lower"] + shown["upper"])
+    if kind == "ranks":
+        assert (prior["whole"], low, high) == ({"lowest": 3, "highest": 7}, 2.4, 7.6)
+    if kind in ("counts", "rates"):
+        assert prior["whole"]["lowest"] == 0
+        assert low < 0 < 10 < high < 3 * max(shown["upper"])
+    assert all(low < value < high for value in shown["mean"])
+    shown = page.post("api/predict", along(page, samples=True, readings=two_readings(page, kind))).json
+    samples, middle = np.array(shown["samples"]), np.interp(shown["sample_x"], shown["x"], shown["mean"])
+    difference = samples.mean() - middle.mean()  # six functions scatter around their mean
+    assert abs(difference) < 0.6 * (1.0 if kind == "outliers" else middle.mean())
+    if kind == "ranks":
+        assert 3.0 <= samples.min() < samples.max() <= 7.0
+
+
+def test_the_exposure_is_one_is_named_and_multiplies_the_mean(predicting, prior_file):
+    page = predicting("rates")
+    hour, days = page.state["prior"]["inputs"]
+    assert (days["name"], days["exposure"], days["typical"], hour["exposure"]) == ("days", True, 1.0, False)
+    assert page.state["prior"]["axes"] == [0]
+    one = page.post("api/predict", along(page)).json
+    ten = page.post("api/predict", along(page, fixed=[hour["typical"], 10.0])).json
+    np.testing.assert_allclose(ten["mean"], 10.0 * np.array(one["mean"]), rtol=1e-4)
+    x = np.column_stack([one["x"], np.ones(len(one["x"]))])
+    np.testing.assert_allclose(one["mean"], load(prior_file("rates")).adapt([], []).predict(x), rtol=1e-4)
+
+
+def test_categories_are_at_their_most_common_level_and_covariates_at_their_average(predicting, prior_file):
+    page, table = predicting("kinds"), kinds_table()
+    brand, hours, age, sex = page.state["prior"]["inputs"]
+    assert brand["levels"][int(brand["typical"])] == table["brand"].mode()[0] == "bolt"
+    assert sex["levels"][int(sex["typical"])] == table["sex"].mode()[0]
+    assert age["typical"] == pytest.approx(table["age"].mean())
+    assert [each["covariate"] for each in (brand, hours, age, sex)] == [False, False, True, True]
+    assert page.state["prior"]["axes"] == [1]
+    shown = page.post("api/predict", along(page, readings=two_readings(page, "kinds"))).json
+    fixed = ["bolt", hours["typical"], age["typical"], sex["levels"][int(sex["typical"])]]
+    context = [fixed, [*fixed[:1], fixed[1] + 1.0, *fixed[2:]]]
+    task = load(prior_file("kinds")).adapt(np.array(context, object), NUMBERS["kinds"])
+    x = np.array([[fixed[0], value, *fixed[2:]] for value in shown["x"]], object)
+    np.testing.assert_allclose(shown["mean"], task.predict(x), rtol=1e-4)
+
+
+def test_all_readings_have_the_covariates_of_the_chart(predicting):
+    page = predicting("kinds")
+    given, older = two_readings(page, "kinds"), [each["typical"] for each in page.state["prior"]["inputs"]]
+    older[2] = 75.0
+    moved = [{**reading, "x": [*reading["x"][:2], 75.0, *reading["x"][3:]]} for reading in given]
+    means = [
+        page.post("api/predict", along(page, **changed)).json["mean"]
+        for changed in ({"fixed": older, "readings": given}, {"fixed": older, "readings": moved}, {"readings": given})
+    ]
+    assert means[0] == means[1] != means[2]
+
+
+def test_a_prior_without_an_input_to_draw_along_is_refused_with_a_sentence(page, prior_file):
+    answer = page.upload("api/table", "brands.safetensors", prior_file("brands").read_bytes())
     assert answer.status == 400
-    assert said in answer.error
+    assert "no input of numbers" in answer.error
 
 
-def test_classes_of_one_name_are_refused(predicting):
-    page = predicting("own labels")
-    assert "differ" in page.post("api/predict", page.chart(classes=["a", "a"])).error
+def test_the_page_has_a_choice_for_every_likelihood(page):
+    select = re.search(r'<select id="likelihood">(.*?)</select>', page.get("").content.decode(), re.DOTALL)[1]
+    choices = re.findall(r'<option value="([^"]+)" data-exposure="(\w+)">([^<]+)<', select)
+    assert [name for name, _, _ in choices] == list(LIKELIHOODS)
+    assert choices[0][0] == MetaGPRegressor().likelihood  # the first is chosen
+    assert len({words for _, _, words in choices}) == len(LIKELIHOODS)
+    assert {name for name, exposure, _ in choices if exposure == "True"} == {"poisson", "negative-binomial"}
+    assert {"counts", "rates", "ranks", "outliers"} <= set(RESPONSES)

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from page_client import PATIENT_ROLES, PATIENTS, counts_table, csv, readings_table
 from pyarrow import parquet
 
 from metaprior_app import tables
+from page_client import PATIENT_ROLES, PATIENTS, counts_table, csv, readings_table
 
 
 def columns(state):

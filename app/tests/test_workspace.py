@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from page_client import PATIENT_ROLES, PATIENTS, Page, csv, fit, labels_table, readings_table, wait_until
 
 from metaprior import MetaGPRegressor, load, tasks_from_frame
 from metaprior.checks import MissingExtra
 from metaprior.wfem import Training, WFEMRegressor
 from metaprior_app import fits, workspace
+from page_client import PATIENT_ROLES, PATIENTS, Page, csv, fit, labels_table, readings_table, wait_until
 
 CHANGED = 409
 QUICK = {"task": ["task"], "x": ["x"], "y": "y"}
