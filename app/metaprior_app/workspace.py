@@ -285,7 +285,9 @@ class Workspace:
     # ---------------------------------------------------------------- predictions
 
     def predict(self, asked: JSON) -> JSON:
-        return self._predict(asked, lambda _, place, request: predict_chart(place.meta, request))
+        started = time.perf_counter()
+        shown = self._predict(asked, lambda _, place, request: predict_chart(place.meta, request))
+        return {**shown, "milliseconds": round(1e3 * (time.perf_counter() - started), 1)}
 
     def predictions_csv(self, asked: JSON) -> str:
         return self._predict(asked, exports.predictions_csv)

@@ -1,4 +1,4 @@
-"""The report of a fit: true, harmless, and complete without a network."""
+"""The report of a fit: true, harmless, complete without a network, and without data where that is asked for."""
 
 import base64
 import hashlib
@@ -6,17 +6,23 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from running import call, words
+from scipy import stats
 
 from metaprior import MetaGPRegressor, load, tasks_from_frame
 from metaprior.cli.training_data import Fit, read_training_data
+from metaprior.likelihoods.counts import Poisson
+from metaprior.predict.predictive import Predictive
 from metaprior.tables.csv_files import TableFile, as_csv_format
+from metaprior.tasks.types import TestTask
 from metaprior_app import held_out
 from metaprior_app.examples import LEVELS, calibration_chart
+from page_client import RESPONSES, csv, kinds_table, ranks_table
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ["--task", "patient", "--x", "hours", "--y", "heart_rate"]
@@ -98,13 +104,12 @@ def small(folder):
     return table
 
 
-def fit(table, folder, *options, columns=COLUMNS, code=0):
-    path = folder / "table.csv"
-    if table is not None:
-        table.to_csv(path, index=False)
-    return call(
-        "fit", path, *columns, *options, "--out", folder / "p.safetensors", "--report", folder / "fit.html", code=code
-    )
+def fit(table, folder, *options, columns=COLUMNS):
+    """Fit a prior to a table; return its report, and what the command prints."""
+    (folder / "table.csv").write_bytes(csv(table))
+    files = ["--out", folder / "p.safetensors", "--report", folder / "fit.html"]
+    printed = call("fit", folder / "table.csv", *columns, *options, *files)
+    return read(folder / "fit.html"), printed
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +209,9 @@ def test_held_out_tasks_are_predicted_by_priors_that_have_not_seen_them(small, t
 
 
 def test_the_tasks_of_hold_out_are_scored_once(small, tmp_path):
-    result = fit(small, tmp_path, *SOUTH, "--hold-out", "0.5", "--json")
+    page, result = fit(small, tmp_path, *SOUTH, "--hold-out", "0.5", "--json")
     figures = json.loads(result.stdout)
     assert figures["report"] == str(tmp_path / "fit.html")
-    page = read(tmp_path / "fit.html")
     for score in figures["held_out"]["overall"].values():
         assert f"{score['rmse']:.3g} ± {score['rmse_se']:.2g}" in page.words
         assert f"{score['coverage']:.3g} ± {score['coverage_se']:.2g}" in page.words
@@ -230,8 +234,7 @@ def test_hostile_names_are_shown_as_they_are(small, tmp_path):
     table[names["hospital"]] += HOSTILE
     columns = ["--task", names["patient"], "--x", names["hours"], "--y", names["heart_rate"]]
     options = ["--environment", names["hospital"], "--target", f"south{HOSTILE}"]
-    fit(table, tmp_path, *options, "--hold-out", "0.5", columns=columns)
-    page = read(tmp_path / "fit.html")
+    page, _ = fit(table, tmp_path, *options, "--hold-out", "0.5", columns=columns)
     assert "alert(1)" not in "".join(page.of("script")[1:])
     assert [text for text in page.of("h1") if HOSTILE in text]
     assert any(HOSTILE in chart["title"] for chart in page.charts if chart["kind"] == "prediction")
@@ -243,8 +246,9 @@ def page_text(folder):
 
 
 def test_labels(small, tmp_path):
-    fit(small, tmp_path, *SOUTH, "--alpha", "0.5", columns=["--task", "patient", "--x", "hours", "--y", "state"])
-    page = read(tmp_path / "fit.html")
+    page, _ = fit(
+        small, tmp_path, *SOUTH, "--alpha", "0.5", columns=["--task", "patient", "--x", "hours", "--y", "state"]
+    )
     [chart] = [chart for chart in page.charts if chart["kind"] == "reliability"]
     n_labels = int((small["hospital"] == "south").sum())
     n_given = sum(min(5, n // 2) for n in small[small["hospital"] == "south"]["patient"].value_counts())
@@ -261,16 +265,15 @@ def test_labels(small, tmp_path):
 
 def test_labels_with_several_inputs_and_hold_out(small, tmp_path):
     columns = ["--task", "patient", "--x", "hours", "--x", "weight", "--y", "state"]
-    result = fit(small, tmp_path, *SOUTH, "--hold-out", "0.5", "--json", columns=columns)
-    page, scores = read(tmp_path / "fit.html"), json.loads(result.stdout)["held_out"]["overall"]["metaprior"]
+    page, result = fit(small, tmp_path, *SOUTH, "--hold-out", "0.5", "--json", columns=columns)
+    scores = json.loads(result.stdout)["held_out"]["overall"]["metaprior"]
     assert "observed predicted its probability" in page.words
     assert f"{scores['log_loss']:.3g} ±" in page.words
 
 
 def test_two_inputs_are_drawn_against_observations(small, tmp_path):
     columns = ["--task", "patient", "--x", "hours", "--x", "weight", "--y", "heart_rate"]
-    fit(small, tmp_path, *SOUTH, "--hold-out", "0.5", columns=columns)
-    page = read(tmp_path / "fit.html")
+    page, _ = fit(small, tmp_path, *SOUTH, "--hold-out", "0.5", columns=columns)
     assert [chart["kind"] for chart in page.charts if chart["kind"] == "scatter"] == ["scatter"] * 3
     assert "They are drawn along hours, the first input." in page.words
 
@@ -289,16 +292,14 @@ def test_dates_and_parquet_and_one_environment(small, tmp_path):
 
 def test_without_calibration_the_report_says_why(small, tmp_path):
     few = small[~((small["hospital"] == "south") & ~small["patient"].isin(small["patient"].unique()[-2:]))]
-    fit(few, tmp_path, *SOUTH)
-    page = read(tmp_path / "fit.html")
+    page, _ = fit(few, tmp_path, *SOUTH)
     assert "There are 2 tasks of south, too few to fit the prior again" in page.words
     assert "Predictions of held-out tasks" not in page.words
 
 
 def test_tasks_of_one_reading(tmp_path):
     table = pd.DataFrame({"patient": range(8), "hours": np.arange(8.0), "heart_rate": np.arange(8.0) % 3})
-    fit(table, tmp_path)
-    assert "one of the readings each" in read(tmp_path / "fit.html").words
+    assert "one of the readings each" in fit(table, tmp_path)[0].words
 
 
 def test_many_tasks_are_a_density_and_a_sample(tmp_path, monkeypatch):
@@ -306,8 +307,7 @@ def test_many_tasks_are_a_density_and_a_sample(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     rows = [(i, x, np.sin(x + 0.1 * rng.normal())) for i in range(120) for x in rng.uniform(0, 6, 4)]
     table = pd.DataFrame(rows, columns=["patient", "hours", "heart_rate"])
-    fit(table, tmp_path, "--hold-out", "0.05")
-    page = read(tmp_path / "fit.html")
+    page, _ = fit(table, tmp_path, "--hold-out", "0.05")
     counts = np.array(page.charts[0]["given"]["counts"])
     assert 110 < counts.sum() <= 4 * 110
     assert "up to 110 tasks per environment, drawn at random" in page.words
@@ -328,3 +328,150 @@ def test_the_example_in_the_docs_is_a_report_of_the_example(example):
     assert [chart["kind"] for chart in there.charts] == [chart["kind"] for chart in here.charts]
     assert there.of("h2") == here.of("h2")
     assert "metaprior fit example/patients.csv --task patient --x hours" in there.words
+
+
+# -------------------------------------------------------------------- counts, ranks, outliers, categories, covariates
+
+
+def of_kind(report, kind):
+    return [chart for chart in report.charts if chart["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Return a function of the kind of a prior: its report, made once."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            table, options = RESPONSES[kind]
+            made[kind], _ = fit(table(), tmp_path_factory.mktemp(kind), *options, columns=["--task=task"])
+        return made[kind]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", ["counts", "ranks"])
+def test_bands_of_whole_numbers_are_whole_and_held_back_readings_are_counted_in_them(report, kind):
+    page = report(kind)
+    examples = of_kind(page, "prediction")
+    assert len(examples) == 6
+    for chart in examples:
+        assert chart["y"]["whole"]
+        ends = np.array([chart["lower"], chart["upper"]])
+        np.testing.assert_array_equal(ends, np.round(ends))
+        low, high = chart["y"]["domain"]
+        assert low <= ends.min() - 0.5
+        assert high >= ends.max() + 0.5
+    assert f"Its likelihood is {'poisson' if kind == 'counts' else 'ordinal'}." in page.words
+    assert "its edges are half a unit beyond them" in page.words
+    assert "counts in part" in page.words
+    assert "Models to compare with have Gaussian noise" in page.words
+
+
+def test_a_right_prediction_of_counts_is_on_the_line_of_the_calibration_chart(monkeypatch):
+    """Intervals of whole numbers hold more than they promise: of each count only a part is inside."""
+    y, levels = np.arange(60.0)[:, None], np.array([0.1, 0.5, 0.9])
+    right = Predictive(Poisson(), np.full((1, 60, 1), np.log(3.0)), np.full((1, 60, 1), 1e-12), np.zeros((1, 0)))
+    monkeypatch.setattr(held_out, "predict_tasks", lambda model, tests: (right, y, np.ones((60, 1), bool)))
+    shares = held_out.coverage_of_tasks([held_out.Group(SimpleNamespace(model_=None), [], [])], levels)
+    np.testing.assert_allclose(stats.poisson.pmf(np.arange(60), 3.0) @ shares, levels, atol=1e-6)
+
+
+DRAWN = {  # given the inputs of six tasks; as the priors were fitted to
+    "counts": lambda rng, x: rng.poisson(4.0, (6, 5)),
+    "numbers": lambda rng, x: np.sin(x[..., 0]) + rng.normal(size=(6, 1)) + 0.1 * rng.normal(size=(6, 5)),
+}
+
+
+@pytest.mark.parametrize(("kind", "draw"), DRAWN.items(), ids=DRAWN)
+def test_pooled_scores_are_those_of_evaluate(prior_file, kind, draw):
+    meta = load(prior_file(kind))
+    rng = np.random.default_rng(5)
+    inputs = rng.uniform(0, 10, (6, 5, 1))
+    tests = [TestTask(x[:2], y[:2], x[2:], y[2:]) for x, y in zip(inputs, draw(rng, inputs), strict=True)]
+    pooled = held_out._pooled([meta.compare(tests[:2]), meta.compare(tests[2:])]).scores["metaprior"]
+    expected = meta.evaluate(tests)
+    for name in ("rmse", "nll", "nll_se", "coverage", "width"):
+        assert pooled[name] == pytest.approx(expected[name])
+
+
+def test_counts_with_an_exposure_are_drawn_as_rates_and_compared_with_what_was_observed(report):
+    page, table = report("rates"), RESPONSES["rates"][0]()
+    [tasks] = of_kind(page, "tasks")
+    assert (tasks["x"]["label"], tasks["y"]["label"]) == ("hour", "calls / days")
+    drawn = sorted(value for task in tasks["given"]["tasks"] for value in task["y"])
+    np.testing.assert_allclose(drawn, sorted(table["calls"] / table["days"]), atol=0.01)
+    assert "Counts are divided by their exposure, days." in page.words
+    assert len(of_kind(page, "scatter")) == 6  # the exposure differs within tasks
+
+
+def test_outliers(report):
+    page = report("outliers")
+    assert "Its likelihood is student-t." in page.words
+    assert not of_kind(page, "calibration")[0]["whole"]
+    assert not any(chart["y"]["whole"] for chart in of_kind(page, "prediction"))
+
+
+def test_categories_are_listed_and_tasks_are_drawn_along_a_number(report):
+    page, table = report("kinds"), kinds_table()
+    counts = table["brand"].value_counts()
+    assert f"bolt {counts['bolt']}" in page.words
+    assert "<i>cog</i>" in page.words  # as it is, not as an element
+    assert not [tag for tag, _ in page.elements if tag == "i"]
+    [tasks] = of_kind(page, "tasks")
+    assert tasks["x"]["label"] == "hours"
+    assert len(of_kind(page, "scatter")) == 6  # the brand differs within tasks
+    assert of_kind(page, "calibration")
+
+
+def test_covariates_of_a_chart_are_those_of_its_task(tmp_path):
+    table = kinds_table()
+    table.loc[table["task"] == "task 4", "age"] = np.nan
+    page, _ = fit(
+        table, tmp_path, "--x=hours", "--y=y", "--task-covariates=age", "--task-covariates=sex", columns=["--task=task"]
+    )
+    charts = of_kind(page, "prediction")
+    of_tasks = table.groupby("task")[["age", "sex"]].first()
+    for chart in charts:
+        [name] = [each for each in of_tasks.index if chart["title"].startswith(f"{each}:")]
+        age, sex = of_tasks.loc[name, "age"], of_tasks.loc[name, "sex"]
+        assert chart["others"] == f"age {'unknown' if np.isnan(age) else f'{age:.4g}'}, sex {sex}"
+        assert f"At {chart['others']}." in page.words
+    assert len(charts) == 6
+    assert "are those of each task" in page.words
+
+
+def test_a_prior_of_categories_alone_has_a_report_without_pictures_of_tasks(report):
+    page = report("brands")
+    assert not of_kind(page, "tasks")
+    assert of_kind(page, "scatter")
+
+
+@pytest.mark.slow
+def test_labels_with_covariates(tmp_path):
+    table = kinds_table()
+    table["y"] = np.where(table["y"] > table["y"].median(), "high", "low")
+    page, _ = fit(
+        table, tmp_path, "--x=hours", "--y=y", "--task-covariates=age", "--task-covariates=sex", columns=["--task=task"]
+    )
+    for chart in of_kind(page, "probabilities"):
+        assert chart["others"].startswith("age ")
+    assert of_kind(page, "probabilities")
+
+
+def test_a_level_that_only_a_held_out_task_has_is_said(tmp_path):
+    table = ranks_table()
+    table.loc[table.index[-1], "score"] = 8
+    page, _ = fit(table, tmp_path, "--x=x", "--y=score", "--likelihood=ordinal", columns=["--task=task"])
+    assert "it has not seen the 7 tasks" in page.words
+
+
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.slow), ["--hold-out=0.3"]])
+def test_the_coverage_of_conformal_intervals(tmp_path, options):
+    table = kinds_table(n_tasks=16, n_readings=4)[["task", "hours", "y"]]
+    page, _ = fit(table, tmp_path, "--x=hours", "--y=y", "--conformal", *options, columns=["--task=task"])
+    assert "The prior has conformal intervals: nominal coverage 0.9, proven 0." in page.words
+    assert "On held-out tasks those of nominally 90% hold " in page.words
+    assert "conformal coverage" in page.words
+    assert "Charts show the model's own band." in page.words

@@ -131,6 +131,8 @@ def fit_table(
     check_outputs([asked.data], path, asked.plot, asked.report)
     if asked.without_data and asked.report is None:
         raise ValueError("--report-without-data needs --report: name a file, as in --report fit.html.")
+    if asked.report is not None:
+        import metaprior_app  # noqa: F401  (raises now, before hours of fitting, if the extra is missing)
     checkpoint = _place_checkpoint(path) if resumes else None
     table = TableFile(asked.data, as_csv_format(asked.sep, asked.decimal, asked.encoding))
     tasks = _read(asked, table, covariates, exposure)
