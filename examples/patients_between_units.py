@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.stats import sem
 
 from metaprior import MetaGPRegressor, tasks_from_frame
-from metaprior.estimators.baselines import score_per_task_gp
+from metaprior.estimators.comparison import score_per_task_gp
 from metaprior_studies.environments.real_tables import find_files
 from metaprior_studies.task_panels import draw_tasks
 

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.stats import sem
 
 from metaprior import ExtrapolationWarning, MetaGPRegressor
-from metaprior.estimators.baselines import score_per_task_gp
+from metaprior.estimators.comparison import score_per_task_gp
 from metaprior_studies.environments.real_tables import ujiindoorloc
 
 # The next line says what to download if the data are missing.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hand_made_priors import THREE_SCALES, as_meta, make_prior, make_terms
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 
 SORTS = ((True, False), ("rbf", "linear", "poly"), (7.0, 3.0, 5.0, 1.0), ("e", "d", "c", "b", "a"))  # 2 to 5 levels
 MIXED = ColumnKinds((0, 3, 0, 2, 0), (3, 4))  # inputs: a number, a category, a number; covariates: a bool, a number

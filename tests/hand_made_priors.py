@@ -15,11 +15,11 @@ from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
-from metaprior.prior.task_scales import ONE_SCALE, TaskScales
+from metaprior.prior.shapes import ONE_SCALE, TaskScales
 from metaprior.prior.terms import N_FEATURES, TERMS, Deviation, Line, n_deformations
 from metaprior.tasks.labels import ClassRules
-from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling, with_kinds
+from metaprior.tasks.types import Ragged
 
 THREE_SCALES = TaskScales(np.array([0.4, 1.0, 2.5]), np.log([0.2, 0.5, 0.3]), False)
 NOISE_SCALES = THREE_SCALES._replace(noise_only=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from metaprior import metrics
-from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import GaussianMixture
 
 
 def test_metrics_by_hand():

@@ -9,13 +9,13 @@ import numpy as np
 from msgspec import Meta
 from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-from metaprior.estimators.labels import LabelsPrior
-from metaprior.estimators.readings import ReadingsPrior
+from metaprior.estimators.classifier import LabelsPrior
+from metaprior.estimators.regressor import ReadingsPrior
 from metaprior.likelihoods.counts import MAX_COUNT
 from metaprior.predict.adapted import AdaptedRegressor, draw_means
 from metaprior.predict.adapted_labels import AdaptedClassifier
 from metaprior.tasks.categories import Coded
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
 from metaprior_app.tables import InvalidRequest, spoken
 

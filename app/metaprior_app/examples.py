@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from metaprior.cli.training_data import Fit
-from metaprior.estimators.labels import LabelsPrior
+from metaprior.estimators.classifier import LabelsPrior
 from metaprior.metrics import Scores
-from metaprior.plots.class_scores import binomial_intervals
+from metaprior.plots.classes import binomial_intervals
 from metaprior.tasks.types import TestTask
 from metaprior_app.charts import Prior, axes_of, band, by_class, rounded, whole_numbers
 from metaprior_app.held_out import COVERAGE, Tested, coverage_of_tasks

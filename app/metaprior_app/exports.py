@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import counted
-from metaprior.estimators.labels import LabelsPrior
+from metaprior.estimators.classifier import LabelsPrior
 from metaprior.tables.columns import as_columns
-from metaprior.tables.covariate_columns import group_with_covariates, with_fitted_kinds
-from metaprior.tables.csv_files import TableFile
+from metaprior.tables.csv_files import TableFile, sniff_format
 from metaprior.tables.frames import predict_frame
+from metaprior.tables.grouping import group_with_covariates, with_fitted_kinds
 from metaprior.tables.reading import column_names
-from metaprior.tables.sniffing import sniff_format
 from metaprior.tasks.types import Task, as_inputs
 from metaprior_app.charts import (
     MAX_READINGS,

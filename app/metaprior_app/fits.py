@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from metaprior.interruption import ENDS_WITH_INPUT, end_with_this
 from metaprior.progress import AS_JSON, VARIABLE
+from metaprior.terminal import ENDS_WITH_INPUT, end_with_this
 from metaprior_app.tables import spoken
 
 PATIENCE = 2.0  # seconds that a stopped process has to end by itself

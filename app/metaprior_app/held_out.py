@@ -13,13 +13,13 @@ from metaprior.cli.console import task_label
 from metaprior.cli.scores import fitted_rule, knows_classes, split_held_out
 from metaprior.cli.training_data import Fit, TrainingData
 from metaprior.conventions import Bunch
+from metaprior.estimators.base import HierarchicalFit
 from metaprior.estimators.comparison import Comparison
-from metaprior.estimators.default import HierarchicalFit
 from metaprior.metrics import report
 from metaprior.predict.batches import predict_tasks
 from metaprior.progress import progress_bar
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.thinning import thin_task
+from metaprior.tasks.splits import thin_task
 from metaprior.tasks.types import Task, TestTask, as_inputs
 from metaprior_app.charts import Prior
 

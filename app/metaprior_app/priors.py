@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import counted
-from metaprior.estimators.labels import LabelsPrior
-from metaprior.estimators.readings import ReadingsPrior
+from metaprior.estimators.classifier import LabelsPrior
+from metaprior.estimators.regressor import ReadingsPrior
 from metaprior.likelihoods.counts import MAX_COUNT
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.types import Task
 from metaprior_app.charts import MAX_LINES, Prior, as_rows, axes_of, draw_tasks, whole_numbers
 from metaprior_app.recipes import FitRequest

@@ -64,17 +64,6 @@ def fit_report(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: boo
     if meta.features_.exposure is not None:
         columns = {**columns, "exposure": columns["x"][meta.features_.exposure]}
     columns = {name: value for name, value in columns.items() if value}
-    style, script = _static("style.css"), f"{_static('charts.js')}\n{_static('report.js')}"
-    drawn: list[dict[str, Any]] = []
-
-    def place(chart: dict[str, Any]) -> int:
-        drawn.append(nan_to_none(chart))
-        return len(drawn) - 1
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"number": number, "counted": counted}
     facts = {
         "fitted": fitted,
         "meta": meta,
@@ -102,16 +91,27 @@ def fit_report(fitted: Fit, notes: Sequence[dict[str, str]] = (), with_data: boo
         "roles": [(name, ", ".join([value] if isinstance(value, str) else value)) for name, value in columns.items()],
         "notes": [note["message"] for note in notes] if with_data else [],
         "command": shlex.join([*fitted.command[:2], "-", *fitted.command[3:]] if fitted.is_pipe else fitted.command),
-        "style": style,
-        "script": script,
-        "policy": f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
-        "place": place,
-        "drawn": drawn,
         "seconds": lambda: round(time.monotonic() - started, 1),
     }
-    page = environment.get_template("report.html").render(facts)
-    return page.encode("utf-8", "replace")  # of halves of surrogate pairs
+    return _render(facts).encode("utf-8", "replace")  # of halves of surrogate pairs
+
+
+def _render(facts: dict[str, Any]) -> str:
+    """Return the page. Scripts and styles other than its own are refused, and so is any request."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": number, "counted": counted}
+    style, script = _static("style.css"), f"{_static('charts.js')}\n{_static('report.js')}"
+    policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; "
+    drawn: list[dict[str, Any]] = []  # charts in the order of their places
+
+    def place(chart: dict[str, Any]) -> int:
+        drawn.append(nan_to_none(chart))
+        return len(drawn) - 1
+
+    static = {"style": style, "script": script, "policy": f"{policy}base-uri 'none'; form-action 'none'"}
+    return environment.get_template("report.html").render(facts, **static, place=place, drawn=drawn)
 
 
 def _static(name: str) -> str:

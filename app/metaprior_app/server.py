@@ -31,8 +31,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprior import __version__
 from metaprior.checks import MissingExtra
 from metaprior.files import nan_to_none
-from metaprior.interruption import unfinished
 from metaprior.likelihoods import LIKELIHOODS
+from metaprior.terminal import unfinished
 from metaprior_app.tables import InvalidRequest, spoken
 from metaprior_app.workspace import Workspace
 

@@ -16,13 +16,11 @@ from typing import Any
 
 from metaprior.checks import is_number
 from metaprior.datasets import Sinusoid
+from metaprior.estimators.classifier import LabelsPrior
 from metaprior.estimators.files import load
-from metaprior.estimators.labels import LabelsPrior
 from metaprior.files import as_struct
-from metaprior.tables.covariate_columns import with_fitted_kinds
-from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format
-from metaprior.tables.grouping import group_rows
-from metaprior.tables.sniffing import sniff_format
+from metaprior.tables.csv_files import ENDINGS, CsvFormat, as_csv_format, sniff_format
+from metaprior.tables.grouping import group_rows, with_fitted_kinds
 from metaprior_app import exports
 from metaprior_app.charts import PredictRequest, axes_of, predict_chart
 from metaprior_app.fits import Fit

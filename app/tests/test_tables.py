@@ -249,7 +249,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 from metaprior_app import tables
-from metaprior.tables.sniffing import sniff_format
+from metaprior.tables.csv_files import sniff_format
 import pyarrow.csv, pyarrow.parquet, pyarrow.compute, pandas
 tables.MAX_UNPACKED, tables.MAX_CELLS = 2**24, 10**6
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,7 +12,7 @@ from importlib import resources
 import numpy as np
 
 from metaprior import MetaGPRegressor, tasks_from_frame
-from metaprior.estimators.baselines import per_task_gp
+from metaprior.estimators.comparison import per_task_gp
 from metaprior.plots.style import DPI
 from metaprior.tasks.types import Task
 from metaprior_studies.peers.mixed_model import fit_mixed

@@ -13,16 +13,15 @@ if TYPE_CHECKING:
     from metaprior.memory import OutOfMemoryWarning
     from metaprior.predict.adapted import AdaptedRegressor, AdaptedRegressors
     from metaprior.predict.adapted_labels import AdaptedClassifier, AdaptedClassifiers
-    from metaprior.predict.mixtures import GaussianMixture
     from metaprior.predict.plausibility import ImplausibleContextWarning
-    from metaprior.predict.predictive import HeavyTailWarning, Predictive
+    from metaprior.predict.predictive import GaussianMixture, HeavyTailWarning, Predictive
     from metaprior.predict.single_task import SingleTaskClassifier, SingleTaskRegressor
     from metaprior.search.report import TransferReport
     from metaprior.storage.stored_tasks import StoredTasks
     from metaprior.storage.task_folders import open_tasks, store_tasks
     from metaprior.tables.columns import TableWarning
     from metaprior.tables.frames import predict_frame, tasks_from_frame
-    from metaprior.tasks.input_columns import ExtrapolationWarning
+    from metaprior.tasks.columns import ExtrapolationWarning
 
 __version__ = "0.1.0"
 
@@ -65,16 +64,15 @@ _MODULES = {
     "memory": ["OutOfMemoryWarning"],
     "predict.adapted": ["AdaptedRegressor", "AdaptedRegressors"],
     "predict.adapted_labels": ["AdaptedClassifier", "AdaptedClassifiers"],
-    "predict.mixtures": ["GaussianMixture"],
     "predict.plausibility": ["ImplausibleContextWarning"],
-    "predict.predictive": ["HeavyTailWarning", "Predictive"],
+    "predict.predictive": ["GaussianMixture", "HeavyTailWarning", "Predictive"],
     "predict.single_task": ["SingleTaskClassifier", "SingleTaskRegressor"],
     "search.report": ["TransferReport"],
     "storage.stored_tasks": ["StoredTasks"],
     "storage.task_folders": ["open_tasks", "store_tasks"],
     "tables.columns": ["TableWarning"],
     "tables.frames": ["predict_frame", "tasks_from_frame"],
-    "tasks.input_columns": ["ExtrapolationWarning"],
+    "tasks.columns": ["ExtrapolationWarning"],
 }
 _MODULE_OF = {name: f"metaprior.{module}" for module, names in _MODULES.items() for name in names}
 

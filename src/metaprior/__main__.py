@@ -1,6 +1,6 @@
 """The command `metaprior`, also as `python -m metaprior`."""
 
-from metaprior.interruption import end_with_input, exit_on_signals, ignore_signals
+from metaprior.terminal import end_with_input, exit_on_signals, ignore_signals
 
 
 def main() -> None:

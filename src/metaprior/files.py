@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from metaprior.interruption import unfinished
+from metaprior.terminal import unfinished
 
 T = TypeVar("T")
 Arrays = Mapping[str, np.ndarray]

@@ -23,7 +23,7 @@ from draw_loop import Draws, FirstSeed, Out, ResultTable, Resume, score_row, sin
 from scipy.stats import bootstrap
 
 from metaprior import MetaGPRegressor
-from metaprior.search.weights import DISCOUNTS, discounted
+from metaprior.search.averaging import DISCOUNTS, discounted
 from metaprior.wfem import Gaussian, Training, WFEMRegressor
 from metaprior_studies.estimator_schemes import PAPER_PRIOR
 

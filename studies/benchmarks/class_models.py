@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaprior.prior.label_process import Latent
+from metaprior.prior.label_prior import Latent
 
 MAX_ITERATIONS, TOLERANCE = 200, 1e-4
 

@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPClassifier
-from metaprior.estimators.baselines import logistic_regression, nearest_class_mean, score_baseline
+from metaprior.estimators.comparison import logistic_regression, nearest_class_mean, score_baseline
 from metaprior.metrics import report
 from metaprior.tasks.scaling import Scaling, fit_label_scaling, identity_scaling
 from metaprior.tasks.types import Task

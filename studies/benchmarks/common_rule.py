@@ -35,7 +35,7 @@ from rule_tables import TABLES, Table
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPClassifier
-from metaprior.estimators.baselines import score_baseline
+from metaprior.estimators.comparison import score_baseline
 from metaprior.metrics import report
 from metaprior.tasks.types import Task, TestTask
 

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from metaprior import MetaGPRegressor
 from metaprior.metrics import mean_and_standard_error
-from metaprior.predict.mixtures import GaussianMixture
-from metaprior.tasks.context_rules import ContextRule, split_once
+from metaprior.predict.predictive import GaussianMixture
+from metaprior.tasks.splits import ContextRule, split_once
 from metaprior.tasks.types import Task
 from metaprior_studies.peers.contestants import METRICS, as_contestant, run
 from metaprior_studies.peers.mixed_model import fit_mixed

@@ -14,8 +14,7 @@ from class_models import GivenClasses
 from gaussian_sites import Given
 
 from metaprior.metrics import report, summarize_labels
-from metaprior.prior.label_prior import LabelPrior
-from metaprior.prior.label_process import Latent, calibrated, within_reach
+from metaprior.prior.label_prior import LabelPrior, Latent, calibrated, within_reach
 from metaprior.search.labels import FOLD_ITERATIONS, LOG_SCALES, SHRINKS, Calibration, LabelQueries, Labels, peak
 from metaprior.search.search import Option, Search
 from metaprior.tasks.types import Task, TestTask

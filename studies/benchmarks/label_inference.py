@@ -50,8 +50,7 @@ from label_contestants import (
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from metaprior.prior.label_prior import LabelPrior
-from metaprior.prior.label_process import Latent
+from metaprior.prior.label_prior import LabelPrior, Latent
 from metaprior.search.labels import Calibration
 from metaprior.tasks.types import TestTask
 from metaprior_studies.open_settings import validation_seeds

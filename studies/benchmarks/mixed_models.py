@@ -11,7 +11,7 @@ from scipy.special import expit, log_expit, logsumexp
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
-from metaprior.estimators.baselines import Baseline
+from metaprior.estimators.comparison import Baseline
 from metaprior.tasks.types import Task
 
 PENALTIES = 10.0 ** np.arange(-4.0, 4.0)

@@ -15,8 +15,7 @@ import numpy as np
 from metaprior import MetaGPRegressor, load
 from metaprior.predict.batches import Posteriors
 from metaprior.predict.plausibility import context_errors
-from metaprior.tasks.padding import Ragged
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import Ragged, Task
 from metaprior_studies.peers.tables import ENVIRONMENTS
 
 FIRST_SEED = 1_000_000

@@ -13,7 +13,7 @@ import typer
 from draw_loop import Draws, FirstSeed, Only, ResultTable, Resume, real_draw, rounded
 
 from metaprior import MetaGPRegressor
-from metaprior.estimators.baselines import score_per_task_gp
+from metaprior.estimators.comparison import score_per_task_gp
 from metaprior_studies.demo.rows import with_error
 from metaprior_studies.real.real_study import METRICS, STUDIES
 

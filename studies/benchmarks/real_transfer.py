@@ -15,7 +15,7 @@ import pandas as pd
 import typer
 from draw_loop import Draws, FirstSeed, Only, Out, ResultTable, Resume, real_draw
 
-from metaprior.search.weights import DISCOUNTS, discounted
+from metaprior.search.averaging import DISCOUNTS, discounted
 from metaprior.wfem import Training, WFEMRegressor
 from metaprior_studies.demo.rows import with_error
 from metaprior_studies.estimator_schemes import PAPER_PRIOR

@@ -63,9 +63,9 @@ def store(folder, n_tasks, n_inputs):
 
 def train(folder, n_inputs, alpha, prefetch=True, **training):
     """Train a prior on the stored tasks; return RMSE on new tasks, alpha and the final loss."""
-    from metaprior.wfem import LinearMean, Training, WFEMRegressor, feed
+    from metaprior.wfem import LinearMean, Training, WFEMRegressor, task_sources
 
-    feed.PREFETCH = prefetch
+    task_sources.PREFETCH = prefetch
     prior = {"kernel": "mlp", "mean": "mlp"} if n_inputs == 1 else {"kernel": "linear+rbf", "mean": LinearMean(1.0)}
     training = Training(progress=False, **training)
     meta = WFEMRegressor(**prior, alpha=alpha, temperature="bayes", training=training, random_state=0)

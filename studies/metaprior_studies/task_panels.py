@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.plots.style import BAND, DOTS, LINE, RINGS, tidy
-from metaprior.tasks.input_columns import ForecastWarning
+from metaprior.tasks.columns import ForecastWarning
 
 Curve = Callable[
     [Any, Any, Any], tuple[Any, Any, Any]

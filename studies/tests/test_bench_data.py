@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from metaprior.cli import app
 from metaprior.cli import console as show
-from metaprior.estimators.baselines import KERNEL, per_task_gp, score_per_task_gp
+from metaprior.estimators.comparison import KERNEL, per_task_gp, score_per_task_gp
 from metaprior.prior.families import FAMILIES
 from metaprior.tasks.types import TestTask
 from metaprior.wfem import Training, TrainingDiverged

@@ -12,7 +12,7 @@ from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal, norm
 from typer.testing import CliRunner
 
-from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import GaussianMixture
 from metaprior.tasks.types import Task, TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments import r_tables

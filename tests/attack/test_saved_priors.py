@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load
 from metaprior.cli import app
+from metaprior.estimators import seen_tasks
 from metaprior.predict.batches import predict_rows, read_tests
 from metaprior.predict.conformal import own_band
-from metaprior.tasks import task_digests
-from metaprior.tasks.task_digests import digest, row_hashes, sum_rows
-from metaprior.tasks.types import TestTask
+from metaprior.tasks.types import TestTask, digest, row_hashes, sum_rows
 from metaprior.wfem import Training, WFEMRegressor
 
 ROW_BITS = np.uint64(16)  # files had digests of rows, of 48 bits, with a tag of the task in the others
@@ -63,7 +62,7 @@ class Stolen:
         quick = np.concatenate([_quick(x, y) for x, y in self.tasks])
         found = self.confirms(quick)
         if "recognized" in self.header:
-            found |= self.confirms(task_digests.slow_digests(quick, bytes.fromhex(self.header["recognized"]["salt"])))
+            found |= self.confirms(seen_tasks.slow_digests(quick, bytes.fromhex(self.header["recognized"]["salt"])))
         place, counts = np.unique(np.concatenate([np.unique(y) for _, y in self.tasks]), return_counts=True)
         bits = np.log2(counts.sum() / counts)
         return [bits[np.isin(place, y)].sum() for (_, y), known in zip(self.tasks, found, strict=True) if known]

@@ -15,8 +15,8 @@ from coded_inputs import BENT, MIXED, NAMES, as_cells, draw_codes, make_mixed
 from hand_made_priors import make_terms
 from metaprior import ImplausibleContextWarning, MetaGPRegressor
 from metaprior.botorch import MetaPriorModel
-from metaprior.prior.task_scales import ONE_SCALE
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.prior.shapes import ONE_SCALE
+from metaprior.tasks.categories import ColumnKinds
 
 RNG = np.random.default_rng(0)
 KINDS = {

@@ -11,8 +11,8 @@ from botorch.generation import MaxPosteriorSampling
 
 from hand_made_priors import as_meta, make_prior
 from metaprior.botorch import MetaPriorModel
-from metaprior.botorch.tensor_checks import check_inputs, check_outputs
-from metaprior.tasks.input_columns import Features
+from metaprior.botorch.checks import check_inputs, check_outputs
+from metaprior.tasks.columns import Features
 
 
 def zeros(*shape):

@@ -9,8 +9,8 @@ from running import call, words
 
 from metaprior.checks import Message
 from metaprior.cli.console import err
-from metaprior.printed import as_unicode, visible
 from metaprior.tables.csv_files import first_formula
+from metaprior.terminal import as_unicode, visible
 
 TITLE, RED, LEFT = "\x1b]0;owned\x07", "\x1b[31m", "\u202e"
 IDS = [f"{TITLE}p0", f"{RED}p1", "$\\nope$ p2", f"p3{LEFT}", '=HYPERLINK("http://x","p4")', "@p5", "-7", "[red]p7"]

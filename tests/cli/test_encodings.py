@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from metaprior.cli import app
-from metaprior.cli.streams import PLAIN
+from metaprior.cli.console import PLAIN
 
 ENCODINGS = ("ascii", "cp1252")
 COLUMNS = ["--task", "患者", "--x", "stunde", "--y", "wärme", "--environment", "ort", "--target", "Süd"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaprior import __version__, interruption
+from metaprior import __version__, terminal
 from metaprior.cli.options import fitted_format
 
 
@@ -14,7 +14,7 @@ from metaprior.cli.options import fitted_format
 def _signals_of_this_process(monkeypatch):
     """Tests run `main` here: this process keeps its own handlers."""
     for name in ("exit_on_signals", "ignore_signals"):
-        monkeypatch.setattr(interruption, name, lambda: None)
+        monkeypatch.setattr(terminal, name, lambda: None)
 
 
 def test_the_package_runs_as_a_module(monkeypatch, capsys):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from metaprior.cli.streams import CLOSED, Stream, exit_with
+from metaprior.cli.console import CLOSED, Stream, exit_with
 
 needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
 

@@ -12,7 +12,7 @@ from metaprior import MetaGPRegressor
 from metaprior.checks import Argument, Message
 from metaprior.cli import app
 from metaprior.cli.console import with_options
-from metaprior.cli.task_names import tasks_by_name
+from metaprior.cli.training_data import tasks_by_name
 from metaprior.tables.csv_files import Source
 
 NAMES = ("--task", "shop", "--x", "week", "--y", "state")

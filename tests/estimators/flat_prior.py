@@ -7,8 +7,8 @@ save, load, adapt, predict and evaluate with it, and print which modules of JAX 
 import numpy as np
 
 from metaprior.estimators import files
-from metaprior.estimators.fitted_prior import FittedPrior
-from metaprior.estimators.readings import ReadingsPrior
+from metaprior.estimators.base import FittedPrior
+from metaprior.estimators.regressor import ReadingsPrior
 from metaprior.likelihoods.base import Prediction
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.predict.ensemble import Ensemble

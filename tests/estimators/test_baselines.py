@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from metaprior.estimators.baselines import (
+from metaprior.estimators.comparison import (
     BASELINES,
     MIN_PROBABILITY,
     logistic_regression,

@@ -6,11 +6,10 @@ from sklearn.utils import Bunch
 
 from metaprior import InvalidFile, MetaGPClassifier, MetaGPRegressor, load
 from metaprior.datasets import Sinusoid
-from metaprior.estimators.baselines import score_per_task_gp
-from metaprior.estimators.comparison import Comparison, gain_in_words
+from metaprior.estimators.comparison import Comparison, gain_in_words, score_per_task_gp
 from metaprior.files import read_tensors, write_tensors
 from metaprior.metrics import report
-from metaprior.search import pooled_models
+from metaprior.search import numbers
 from metaprior.wfem import Training, WFEMRegressor
 
 PROBLEM = Sinusoid(0.5)
@@ -124,7 +123,7 @@ def test_a_model_that_could_not_be_fitted_is_named(monkeypatch):
     def fail(*_):
         raise np.linalg.LinAlgError
 
-    monkeypatch.setattr(pooled_models, "fit_mixed_model", fail)
+    monkeypatch.setattr(numbers, "fit_mixed_model", fail)
     compared = MetaGPRegressor(alpha=0.0, random_state=0).fit(target_tasks=TARGET).compare(TESTS)
     assert list(compared.scores) == ["metaprior", "hierarchical GP", "GP per task"]
     assert compared.missing == "This prior has no mixed model to compare with: it could not be fitted."

@@ -19,7 +19,7 @@ from metaprior.estimators.fit import calibration_splits, deal
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.plots import plot_prediction
 from metaprior.predict.conformal import equal_folds, least_tasks
-from metaprior.tasks.context_rules import ContextRule, as_context_rule, split_widely
+from metaprior.tasks.splits import ContextRule, as_context_rule, split_widely
 from metaprior.tasks.types import Task
 
 QUERIES = [[-0.5], [0.0], [0.7]]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor, load, predict_frame
-from metaprior.search import folds, numbers
-from metaprior.tasks.context_rules import ContextRule, split_once
+from metaprior.search import held_out, numbers
+from metaprior.tasks.splits import ContextRule, split_once
 from metaprior.tasks.types import Task
 from metaprior.wfem import Training, WFEMRegressor
 
@@ -29,7 +29,7 @@ def fitted():
 
 def test_the_search_splits_held_out_tasks_by_the_rule(monkeypatch):
     seen = []
-    make = folds.make_folds
+    make = held_out.make_folds
 
     def spy(*arguments):
         made = make(*arguments)

@@ -9,7 +9,7 @@ from metaprior import MetaGPRegressor, predict_frame, tasks_from_frame
 from metaprior.files import InvalidFile, read_tensors, write_tensors
 from metaprior.likelihoods import make_likelihood
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.input_columns import ExtrapolationWarning
+from metaprior.tasks.columns import ExtrapolationWarning
 
 PARAMETERS = {
     "student-t": np.log([0.2, 3.0]),

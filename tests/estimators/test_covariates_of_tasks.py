@@ -10,7 +10,7 @@ import pytest
 import metaprior
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.files import InvalidFile, read_tensors, write_tensors
-from metaprior.tasks.input_columns import ExtrapolationWarning
+from metaprior.tasks.columns import ExtrapolationWarning
 
 
 def make_tasks(n=24, seed=0, effect=1.0):

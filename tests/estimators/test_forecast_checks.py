@@ -94,5 +94,5 @@ def test_adapted_tasks_warn_about_the_past_once_per_call(labels):
 def test_other_priors_do_not_look_for_the_past(monkeypatch):
     tasks = with_columns(make_tasks(3), "hours")
     meta = MetaGPRegressor(0.0, random_state=0).fit(target_tasks=tasks)
-    monkeypatch.setattr("metaprior.predict.adapted_tasks.warn_if_behind", None)
+    monkeypatch.setattr("metaprior.tasks.splits.warn_if_behind", None)
     meta.adapt(*tasks[0]).predict([[0.0]])

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
-from metaprior.tasks.context_rules import as_context_rule as rule_of
-from metaprior.tasks.context_rules import split_once
+from metaprior.tasks.splits import as_context_rule as rule_of
+from metaprior.tasks.splits import split_once
 from metaprior.tasks.types import Task
 
 EFFECT = np.array([0.0, 3.0, -3.0])  # of the levels 0, 1 and 2, which the fit meets in another order

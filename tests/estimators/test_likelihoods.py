@@ -11,7 +11,7 @@ import metaprior
 from metaprior import LikelihoodHint, MetaGPRegressor
 from metaprior.likelihoods import make_likelihood, suggestion
 from metaprior.likelihoods.ordinal import Ordinal
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 
 PARAMETERS = {
     "student-t": np.log([0.2, 3.0]),

@@ -6,7 +6,7 @@ from scipy.integrate import quad
 from scipy.special import gammaln
 from scipy.stats import norm, poisson
 
-from metaprior.likelihoods.conditional import ConditionalLikelihood
+from metaprior.likelihoods.base import ConditionalLikelihood
 from metaprior.likelihoods.counts import Poisson
 from metaprior.predict.predictive import Predictive
 

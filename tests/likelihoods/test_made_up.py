@@ -5,8 +5,7 @@ import pytest
 
 from metaprior import MetaGPRegressor, load
 from metaprior.likelihoods import LIKELIHOODS
-from metaprior.likelihoods.base import Broad, Expected, Start
-from metaprior.likelihoods.conditional import ConditionalLikelihood
+from metaprior.likelihoods.base import Broad, ConditionalLikelihood, Expected, Start
 
 
 class Waiting(ConditionalLikelihood):

@@ -8,8 +8,8 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 
 from metaprior.plots import plot_prediction
-from metaprior.plots.class_predictions import COLORS, OTHERS
-from metaprior.tasks.input_columns import Features
+from metaprior.plots.classes import COLORS, OTHERS
+from metaprior.tasks.columns import Features
 
 
 class StandIn(BaseEstimator):

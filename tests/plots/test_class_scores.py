@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 
 from metaprior.metrics import score_labels
 from metaprior.plots import plot_calibration, plot_confusion
-from metaprior.plots.class_scores import binomial_intervals, draw_confusion, draw_reliability, plot_scores
+from metaprior.plots.classes import binomial_intervals, draw_confusion, draw_reliability, plot_scores
 
 
 def make_scores(n_classes, n_tasks=12, shared=True, sharpness=1.5):

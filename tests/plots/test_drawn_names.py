@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.plots import plot_alpha_path, plot_confusion, plot_prediction
-from metaprior.plots.class_predictions import as_drawn
+from metaprior.plots.style import as_drawn
 
 COST, PRICE = "$cost$", "$\\nope$"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaprior import OutOfMemoryWarning, memory
 from metaprior.predict import adapted as adapted_module
 from metaprior.predict import batches as many_tasks
-from metaprior.tasks.padding import Ragged, ranges
+from metaprior.tasks.types import Ragged, ranges
 from metaprior.wfem import (
     MAP,
     SVGD,
@@ -25,7 +25,7 @@ from metaprior.wfem import (
     WFEMClassifier,
     WFEMRegressor,
     evidence,
-    many_runs,
+    runs,
     trained,
 )
 
@@ -299,14 +299,14 @@ def test_a_chunk_that_does_not_fit_is_halved_with_a_note(regressor, monkeypatch)
 def test_runs_that_do_not_fit_are_halved_too(regressor, monkeypatch):
     """Those of a search and those of the members of a fit."""
     expected = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
-    train, tried = many_runs.train, []
+    train, tried = runs.train, []
 
     def short(problem, particles, keys, *arguments, **keywords):
         tried.append(len(keys))
         out_of_memory(tried[-1], 1)
         return train(problem, particles, keys, *arguments, **keywords)
 
-    monkeypatch.setattr("metaprior.wfem.many_runs.train", short)
+    monkeypatch.setattr("metaprior.wfem.loop.train", short)
     with pytest.warns(OutOfMemoryWarning, match="of the runs"):
         found = fit(TRAINING, kernel="rbf", mean="linear", alpha=[0.0, 0.5])
     assert max(tried) > 1

@@ -23,7 +23,7 @@ from metaprior.predict.conformal import (
     score,
 )
 from metaprior.predict.ensemble import Ensemble
-from metaprior.tasks.context_rules import ContextRule
+from metaprior.tasks.splits import ContextRule
 from metaprior.tasks.types import TestTask
 
 NOTHING = Ensemble((), np.empty(0))

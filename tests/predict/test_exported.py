@@ -26,8 +26,8 @@ from hand_made_priors import (
 )
 from metaprior import MetaGPClassifier, MetaGPRegressor, linalg, load
 from metaprior.likelihoods.softmax import log_logistic, log_probabilities
-from metaprior.predict import only_numpy
-from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict import exported
+from metaprior.predict.predictive import GaussianMixture
 from metaprior.prior import families
 from metaprior.tasks.labels import ClassRules
 from metaprior.wfem import Training, WFEMRegressor
@@ -230,11 +230,11 @@ def test_what_cannot_be_exported_is_refused(meta, tmp_path):
 def test_functions_in_place_of_scipys():
     z = np.array([-1e10, -1e3, -40.0, -35.0, -34.9, -5.0, 0.0, 5.0, 40.0, 700.0])
     for name in ("log_ndtr", "ndtr", "expit", "log_expit"):
-        found, expected = getattr(only_numpy, name)(z), getattr(special, name)(z)
+        found, expected = getattr(exported, name)(z), getattr(special, name)(z)
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15, err_msg=name)
     p = np.array([0.0, 1e-300, 1e-9, 0.3, 0.5, 0.99, 1.0])
-    np.testing.assert_allclose(only_numpy.ndtri(p), special.ndtri(p), rtol=1e-12)
-    assert only_numpy.ndtri(0.3) == pytest.approx(special.ndtri(0.3))
+    np.testing.assert_allclose(exported.ndtri(p), special.ndtri(p), rtol=1e-12)
+    assert exported.ndtri(0.3) == pytest.approx(special.ndtri(0.3))
 
 
 @pytest.mark.parametrize("n", [1, 5, 80])  # from 64 on, LAPACK takes one matrix at a time
@@ -242,13 +242,13 @@ def test_inverses_in_place_of_lapacks(n):
     root = RNG.normal(size=(2, 3, n, n)) / np.sqrt(n)
     matrices = root @ root.mT + 0.1 * np.eye(n)
     found, expected = matrices.copy(), matrices.copy()
-    only_numpy.invert_roots(found)
+    exported.invert_roots(found)
     linalg.invert_roots(expected)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(found @ matrices @ found.mT, np.broadcast_to(np.eye(n), found.shape), atol=1e-8)
     for name in ("triangular_inverses", "positive_inverses"):
         given = np.linalg.cholesky(matrices) if name.startswith("tri") else matrices
-        ours, peer = (getattr(module, name)(given) for module in (only_numpy, linalg))
+        ours, peer = (getattr(module, name)(given) for module in (exported, linalg))
         np.testing.assert_allclose(ours, peer, rtol=1e-8, atol=1e-10)
 
 

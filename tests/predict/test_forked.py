@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from metaprior import load
-from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor, forked
+from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor, checkpoint
 
 TASKS = [([[0.0], [1.0], [2.0]], [0.0, 1.0, float(i)]) for i in range(4)]
 LABELS = [(x, [0, 1, 1]) for x, _ in TASKS]
@@ -78,7 +78,7 @@ def test_every_way_to_jax_asks(monkeypatch, tmp_path):
     adapted = regressor.adapt(*TASKS[0])
     adapted.predict(TASKS[0][0])  # its posterior is kept
     regressor.save(tmp_path / "prior.safetensors")
-    monkeypatch.setattr(forked, "_first_user", os.getpid() + 1)
+    monkeypatch.setattr(checkpoint, "_first_user", os.getpid() + 1)
     for call in (
         lambda: regressor.adapt(*TASKS[0]).predict([[0.5]]),
         lambda: adapted.predict(TASKS[0][0]),

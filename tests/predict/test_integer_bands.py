@@ -22,7 +22,7 @@ from metaprior.predict.conformal import (
 )
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import Predictive
-from metaprior.tasks.context_rules import ContextRule
+from metaprior.tasks.splits import ContextRule
 
 NOTHING = Ensemble((), np.empty(0))
 CUTS = np.array([-1.0, 0.2, -0.5, 0.1])

@@ -14,9 +14,8 @@ from metaprior.predict import batches
 from metaprior.predict.adapted import AdaptedRegressors
 from metaprior.predict.ensemble import Ensemble, NumberMember
 from metaprior.predict.predictive import Predictive
-from metaprior.tasks.padding import Ragged
 from metaprior.tasks.scaling import Scaling
-from metaprior.tasks.types import TestTask
+from metaprior.tasks.types import Ragged, TestTask
 
 
 class Levels(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from metaprior import MetaGPRegressor
 from metaprior.linalg import invert_roots
 from metaprior.memory import available_bytes
-from metaprior.predict import large_contexts
+from metaprior.predict import batches
 
 N = 2000  # inputs, or readings of a context
 MATRIX = 8 * N**2  # bytes
@@ -85,7 +85,7 @@ def test_long_work_on_readings_is_announced(meta, monkeypatch):
     x = np.linspace(-1, 1, 600)[:, None]
     with warnings.catch_warnings(action="error"):
         meta.adapt(x, x[:, 0]).predict([[0.0]])
-    monkeypatch.setattr(large_contexts, "SLOW", 1e-3)
+    monkeypatch.setattr(batches, "SLOW", 1e-3)
     announced = "1 context of up to 600 readings will take about 0 minutes on one core.*cube of the readings"
     with pytest.warns(UserWarning, match=announced) as told:
         meta.adapt(x, x[:, 0]).predict([[0.0]], return_cov=True)  # which needs the posterior twice

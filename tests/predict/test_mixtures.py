@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
 from metaprior.likelihoods import gaussian
-from metaprior.predict.mixtures import GaussianMixture, JointMixture
+from metaprior.predict.predictive import GaussianMixture, JointMixture
 
 MEANS = np.array([-1.5, 0.2, 4.0])
 VARIANCES = np.array([0.3, 2.0, 0.05])

@@ -10,7 +10,7 @@ from metaprior import ExtrapolationWarning, HeavyTailWarning, ImplausibleContext
 from metaprior.likelihoods import make_likelihood
 from metaprior.predict.batches import Posteriors
 from metaprior.predict.plausibility import MAX_ERROR, MAX_JOINT, _errors, _extremes, context_errors
-from metaprior.tasks.padding import Ragged
+from metaprior.tasks.types import Ragged
 
 RNG = np.random.default_rng(0)
 

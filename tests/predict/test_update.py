@@ -8,7 +8,7 @@ import pytest
 
 from metaprior import ImplausibleContextWarning, MetaGPClassifier, MetaGPRegressor
 from metaprior.tasks.labels import joined_labels
-from metaprior.tasks.padding import Ragged
+from metaprior.tasks.types import Ragged
 from metaprior.wfem import Training, WFEMRegressor
 
 RNG = np.random.default_rng(0)

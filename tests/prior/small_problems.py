@@ -9,7 +9,7 @@ from metaprior.prior.features import draw_network, with_features
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import with_curve
 from metaprior.prior.terms import N_FEATURES
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.types import Task
 
 SIZES = (1, 3, 7, 2, 3, 6)

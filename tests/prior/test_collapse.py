@@ -7,7 +7,8 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from metaprior.linalg import cholesky, log_sum_exp, triangular_inverse
-from metaprior.prior.collapse import Gaussians, collapse, slopes
+from metaprior.prior.blocks import Gaussians
+from metaprior.prior.modes import collapse, slopes
 
 
 def make_block(rng, sizes, n_features, counts):

@@ -13,7 +13,7 @@ from test_member_files import read_back
 
 from metaprior.prior.families import BEND, CURVED, LINEAR, SHIFT, TrainingTasks, fit_families
 from metaprior.prior.process import NOISE_FLOOR
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 

@@ -22,7 +22,7 @@ from metaprior.prior.families import (
     with_mean_of,
 )
 from metaprior.prior.modes import MEAN_PRIOR
-from metaprior.prior.task_scales import ONE_SCALE
+from metaprior.prior.shapes import ONE_SCALE
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task
 

@@ -13,9 +13,8 @@ from metaprior.prior.families import SMOOTH, TrainingTasks, fit_families, fit_fe
 from metaprior.prior.features import FeatureNetwork, draw_network, find_features, log_density_of_features
 from metaprior.prior.process import network as features_of
 from metaprior.prior.terms import N_FEATURES
-from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import identity_scaling
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import Task, pad_to
 
 FEATURES = [make_terms("curve", "deviation", "features", *own) for own in ([], ["environment"])]
 

@@ -13,11 +13,10 @@ from metaprior.prior import families
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import FEATURES, LINEAR, SHAPES, TrainingTasks, fit_families, fit_features
 from metaprior.prior.process import NOISE_FLOOR, deformations
-from metaprior.prior.task_scales import ONE_SCALE, TaskScales
+from metaprior.prior.shapes import ONE_SCALE, TaskScales
 from metaprior.prior.terms import COMMON_STD, JITTER, n_deformations
-from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import identity_scaling
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import Task, pad_to
 
 FAMILIES = (*families.FAMILIES, FEATURES)
 FACTORS, WEIGHTS = np.array([0.4, 1.0, 2.5]), np.array([0.2, 0.5, 0.3])

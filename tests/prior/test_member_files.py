@@ -12,7 +12,7 @@ from hand_made_priors import CURVE, make_label_prior, make_prior, make_terms
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.likelihoods.ordinal import Ordinal
 from metaprior.prior.files import Known, members_to_parts, read_members
-from metaprior.prior.task_scales import ONE_SCALE
+from metaprior.prior.shapes import ONE_SCALE
 
 TERMS = make_terms("curve", "deviation", learned_trend=True)
 

@@ -16,12 +16,11 @@ from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import Columns
-from metaprior.prior.families import SHIFT, TrainingTasks
+from metaprior.prior.families import SHIFT, VAGUE, TrainingTasks, fit_mixed_model, restricted_likelihood, rotate
 from metaprior.prior.layout import Layout
-from metaprior.prior.mixed_model import VAGUE, fit_mixed_model, restricted_likelihood, rotate
 from metaprior.prior.modes import log_density
 from metaprior.prior.terms import MAX_CORRELATED, correlation_root
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task, TestTask
 

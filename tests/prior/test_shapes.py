@@ -8,10 +8,9 @@ from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, make_problem, make_t
 from hand_made_priors import CURVE, SMOOTH, make_prior, make_terms
 from metaprior.prior import shapes as module
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.collapse import collapse
 from metaprior.prior.columns import Columns
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import with_curve
+from metaprior.prior.modes import collapse, with_curve
 from metaprior.prior.process import NOISE_FLOOR, add_noise
 from metaprior.prior.shapes import PRIOR_TASKS, Shapes
 from metaprior.tasks.types import Task

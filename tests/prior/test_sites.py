@@ -26,7 +26,7 @@ from metaprior.prior.process import NOISE_FLOOR
 from metaprior.prior.sites import HyperPrior, Observed, find_sites
 from metaprior.search.numbers import Numbers
 from metaprior.search.search import Option
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
 

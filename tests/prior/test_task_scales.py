@@ -10,23 +10,13 @@ from scipy.stats import multivariate_normal, norm
 from small_problems import make_problem
 
 from hand_made_priors import LINES
-from metaprior.prior import task_scales
+from metaprior.prior import shapes
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.collapse import collapse
 from metaprior.prior.columns import Columns
 from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, own_lines, terms_of
 from metaprior.prior.layout import Layout
-from metaprior.prior.task_scales import (
-    GRID,
-    NODES,
-    ONE_SCALE,
-    SHIFTS,
-    SPREADS,
-    TaskScales,
-    _best,
-    _evidence,
-    learn_scales,
-)
+from metaprior.prior.modes import collapse
+from metaprior.prior.shapes import GRID, NODES, ONE_SCALE, SHIFTS, SPREADS, TaskScales, _best, _evidence, learn_scales
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task
 
@@ -226,8 +216,8 @@ def test_scales_are_compared_as_new_tasks_are_predicted(monkeypatch):
         found.append((evidence, noise_only))
         return best(evidence, counts, noise_only)
 
-    best = task_scales._best
-    monkeypatch.setattr(task_scales, "_best", recorded)
+    best = shapes._best
+    monkeypatch.setattr(shapes, "_best", recorded)
     priors = fitted(tasks).priors
     assert [noise_only for _, noise_only in found] == [True] + [True, False] * 3
     families = [LINEAR, *np.repeat(list(priors)[1:], 2).tolist()]

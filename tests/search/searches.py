@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from metaprior.search.averaging import discounted
 from metaprior.search.numbers import Numbers
 from metaprior.search.search import Option, Search
-from metaprior.search.weights import discounted
 
 
 def search_for(environments, target=1, seed=0, held_out=None, problem=Numbers(), **settings):  # noqa: B008

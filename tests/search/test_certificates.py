@@ -11,7 +11,7 @@ from searches import training_tasks
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.families import LINEAR, SMOOTH, fit_families
 from metaprior.prior.modes import log_density
-from metaprior.search.certificates import Certificate, certify, free_energy
+from metaprior.search.report import Certificate, certify, free_energy
 from metaprior.search.search import Option
 from metaprior.tasks.types import Task
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.search.folds import make_folds, reference_log_densities, split_labels, split_task
+from metaprior.search.held_out import make_folds, reference_log_densities, split_labels, split_task
 from metaprior.tasks.types import Task
 
 SEEDS = st.integers(0, 2**31 - 1)

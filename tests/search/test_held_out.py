@@ -7,8 +7,17 @@ from scipy.stats import norm
 
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families
-from metaprior.search.folds import make_folds
-from metaprior.search.held_out import ARRAYS, LOG_SPREADS, PER_TASK, SPREAD_STD, HeldOut, Queries, gather, join
+from metaprior.search.held_out import (
+    ARRAYS,
+    LOG_SPREADS,
+    PER_TASK,
+    SPREAD_STD,
+    HeldOut,
+    Queries,
+    gather,
+    join,
+    make_folds,
+)
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 

@@ -6,12 +6,10 @@ from searches import search_for, training_tasks
 
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
-from metaprior.prior.families import fit_families
-from metaprior.prior.mixed_model import fit_mixed_model
+from metaprior.prior.families import fit_families, fit_mixed_model
 from metaprior.prior.terms import Line
-from metaprior.search import pooled_models as module
-from metaprior.search.numbers import Numbers
-from metaprior.search.pooled_models import HIERARCHICAL_GP, MIXED_MODEL, pooled_models, pooled_option
+from metaprior.search import numbers as module
+from metaprior.search.numbers import HIERARCHICAL_GP, MIXED_MODEL, Numbers, pooled_models, pooled_option
 from metaprior.search.search import Option
 from metaprior.tasks.types import Task, TestTask
 

@@ -10,7 +10,7 @@ from running import call, words
 from scipy import stats
 
 from metaprior import MetaGPRegressor, load
-from metaprior.search.covariates import LEVEL, _normal_scores, _p_value
+from metaprior.search.choice import LEVEL, _normal_scores, _p_value
 
 
 def draw_tasks(n, rng, effect):

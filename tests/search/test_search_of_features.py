@@ -12,9 +12,9 @@ from metaprior import MetaGPRegressor, load
 from metaprior.prior import families
 from metaprior.prior.families import FAMILIES, FEATURES, LINEAR, fit_families
 from metaprior.prior.features import find_features
-from metaprior.search import features as module
+from metaprior.search import compare as module
 from metaprior.search.choice import choose_members
-from metaprior.search.features import MAX_READINGS, add_features, are_worth_trying
+from metaprior.search.compare import MAX_READINGS, add_features, are_worth_trying
 from metaprior.search.search import Option
 from metaprior.tasks.types import Task
 

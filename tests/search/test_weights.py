@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.search.weights import (
+from metaprior.search.averaging import (
     DISCOUNTS,
     combined_source_weights,
     discounted,

@@ -9,7 +9,7 @@ import pytest
 
 from metaprior import InvalidFile, MetaGPRegressor, open_tasks, store_tasks
 from metaprior.storage import task_folders
-from metaprior.storage.stored_files import record_of
+from metaprior.storage.stored_tasks import record_of
 from metaprior.storage.task_folders import header_digest
 
 COLUMNS = {"task": "patient", "x": ["hours", "dose"], "y": "rate", "environment": "hospital"}

@@ -5,7 +5,7 @@ import pytest
 
 from metaprior import StoredTasks
 from metaprior.storage import stored_tasks
-from metaprior.storage.stored_labels import encode_stored
+from metaprior.storage.stored_tasks import encode_stored
 from metaprior.tasks.labels import encode_environments
 from metaprior.tasks.types import Task
 from metaprior.wfem import RBFKernel, Training, WFEMClassifier

@@ -12,9 +12,8 @@ from metaprior.storage import stored_tasks, task_folders
 from metaprior.storage.stored_tasks import stored_scaling
 from metaprior.tables import reading
 from metaprior.tables.columns import TableWarning
-from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import fit_scaling
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import Task, pad_to
 
 COLUMNS = {"task": "patient", "x": ["hours", "dose"], "y": "rate", "environment": "hospital"}
 

@@ -13,7 +13,7 @@ from metaprior.predict import batches as many_tasks
 from metaprior.tables import frames
 from metaprior.tables.columns import TableWarning, as_columns
 from metaprior.tables.grouping import group_rows
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 from metaprior.wfem import SVGD, Training, WFEMClassifier, WFEMRegressor
 
 SMALL = {"kernel": "rbf", "mean": "constant", "alpha": "pooled", "random_state": 0}

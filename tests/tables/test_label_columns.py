@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from metaprior import predict_frame
 from metaprior.tables import label_columns
 from metaprior.tables.columns import TableWarning
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 from metaprior.tasks.labels import encode_contexts
 
 NAMES = {"task": "site", "x": "size", "y": "bird"}

@@ -10,7 +10,7 @@ from metaprior import tasks_from_frame
 from metaprior.cli.console import with_options
 from metaprior.tables.columns import as_columns
 from metaprior.tables.grouping import group_rows
-from metaprior.tables.looks import look_of
+from metaprior.tables.guesses import look_of
 
 TASKS = ["a", "a", "b", "b"]
 

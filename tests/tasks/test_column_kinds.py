@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaprior.tasks.column_kinds import ColumnKinds, without_column
-from metaprior.tasks.input_columns import ExtrapolationWarning, Features
+from metaprior.tasks.categories import ColumnKinds, without_column
+from metaprior.tasks.columns import ExtrapolationWarning, Features
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
 from metaprior.tasks.types import Task, as_inputs, as_task, as_tasks
 

@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprior.tasks.context_rules import (
-    ContextRule,
-    as_context_rule,
-    split_all,
-    split_often,
-    split_once,
-    warn_if_behind,
-)
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
+from metaprior.tasks.splits import ContextRule, as_context_rule, split_all, split_often, split_once, warn_if_behind
 from metaprior.tasks.types import Task
 
 RNG = np.random.default_rng

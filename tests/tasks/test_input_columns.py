@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from metaprior import ExtrapolationWarning, MetaGPRegressor
-from metaprior.tasks.input_columns import MAX_RANGED, Features, no_extrapolation_warnings
+from metaprior.tasks.columns import MAX_RANGED, Features, no_extrapolation_warnings
 from metaprior.tasks.types import as_inputs, as_tasks
 
 FRAME = pd.DataFrame({"week": [1.0, 2.0], "price": [30.0, 40.0]})

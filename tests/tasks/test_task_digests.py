@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from metaprior.tasks import task_digests
-from metaprior.tasks.task_digests import digest, kept_digests, row_hashes, sum_rows
+from metaprior.estimators import seen_tasks
+from metaprior.estimators.seen_tasks import kept_digests
+from metaprior.tasks.types import digest, row_hashes, sum_rows
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 2)), RNG.normal(size=6)
@@ -53,7 +54,7 @@ def test_similar_tasks_do_not_collide():
 
 
 def test_of_too_many_digests_the_smallest_are_kept_whatever_the_order(monkeypatch):
-    monkeypatch.setattr(task_digests, "MAX_DIGESTS", 5)
+    monkeypatch.setattr(seen_tasks, "MAX_DIGESTS", 5)
     many = row_hashes(RNG.normal(size=(40, 1)), np.zeros(40))
     in_blocks = np.empty(0, np.uint64)
     for block in many[RNG.permutation(40)].reshape(4, 10):

@@ -9,7 +9,7 @@ import pytest
 from metaprior import MetaGPClassifier, MetaGPRegressor
 from metaprior.estimators import fit
 from metaprior.search import compare
-from metaprior.tasks.thinning import MAX_SAMPLES, draw_of_each, thin_task, thin_tasks, typical_labels
+from metaprior.tasks.splits import MAX_SAMPLES, draw_of_each, thin_task, thin_tasks, typical_labels
 from metaprior.tasks.types import Task
 from metaprior.wfem import Training, WFEMClassifier, WFEMRegressor
 

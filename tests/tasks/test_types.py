@@ -10,12 +10,21 @@ from scipy.special import logsumexp
 
 from metaprior import ImplausibleContextWarning
 from metaprior.storage.stored_tasks import StoredTasks, stored_scaling
-from metaprior.tasks.padding import bucket_sizes, pad_to, padded_size
 from metaprior.tasks.scaling import Scaling, fit_scaling
-from metaprior.tasks.types import Task, TestTask, as_inputs, as_task, as_tasks, as_test_tasks
+from metaprior.tasks.types import (
+    Task,
+    TestTask,
+    as_inputs,
+    as_task,
+    as_tasks,
+    as_test_tasks,
+    bucket_sizes,
+    pad_to,
+    padded_size,
+)
 from metaprior.wfem import MAP, Gaussian, Training, WFEMRegressor
 from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.task_sets import pad_tasks
+from metaprior.wfem.objective import pad_tasks
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 

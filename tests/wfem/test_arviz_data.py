@@ -8,7 +8,7 @@ import pytest
 
 from metaprior import MetaGPRegressor
 from metaprior.wfem import MAP, SVGD, Laplace, Training, WFEMRegressor
-from metaprior.wfem.arviz_data import _method
+from metaprior.wfem.trained import _method
 
 RNG = np.random.default_rng(0)
 TASKS = [(x, np.sin(x[:, 0])) for x in RNG.normal(size=(6, 5, 1))]

@@ -14,7 +14,7 @@ from metaprior.datasets import Sinusoid
 from metaprior.predict.adapted_labels import AdaptedClassifiers
 from metaprior.predict.batches import predict_tasks
 from metaprior.predict.ensemble import Ensemble
-from metaprior.tasks.padding import Ragged
+from metaprior.tasks.types import Ragged
 from metaprior.wfem import MAP, Gaussian, HyperPrior, Training, WFEMClassifier, WFEMRegressor
 
 PROBLEM = Sinusoid(0.5)
@@ -176,7 +176,7 @@ def test_samples_are_of_the_average(auto):
 
 
 def test_members_are_trained_in_parts_where_memory_is_short(auto, monkeypatch):
-    monkeypatch.setattr("metaprior.wfem.many_runs.MAX_BYTES", 1)
+    monkeypatch.setattr("metaprior.wfem.runs.MAX_BYTES", 1)
     parts = WFEMRegressor(**SMALL).fit(SOURCE, TARGET, validation_tasks=TEST)
     assert len(parts.model_.members) > 1
     assert_allclose(parts.adapt(X, Y).predict(X_NEW), auto.adapt(X, Y).predict(X_NEW), rtol=0.05)

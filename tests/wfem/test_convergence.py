@@ -10,10 +10,10 @@ from sklearn.exceptions import ConvergenceWarning
 from metaprior.tasks.types import Task
 from metaprior.wfem import RBFKernel, Training, WFEMClassifier, ZeroMean, laplace
 from metaprior.wfem import fit as fitting
+from metaprior.wfem.hyperprior import merge
 from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.loop import Result
 from metaprior.wfem.objective import full_batch, value_and_score
-from metaprior.wfem.parameters import merge
 from metaprior.wfem.runs import Settings, make_run, make_scaling
 
 SIZE = 20

@@ -11,21 +11,14 @@ import numpy as np
 import pytest
 
 from metaprior.search.averaging import Candidate
-from metaprior.search.folds import Folds
+from metaprior.search.held_out import Folds
 from metaprior.tasks.types import Task
-from metaprior.wfem import (
-    MAP,
-    SVGD,
-    ConstantMean,
-    Gaussian,
-    Laplace,
-    RBFKernel,
-    Training,
-    WFEMRegressor,
-    many_runs,
-)
-from metaprior.wfem import cross_validation as module
-from metaprior.wfem.cross_validation import (
+from metaprior.wfem import MAP, SVGD, ConstantMean, Gaussian, Laplace, RBFKernel, Training, WFEMRegressor, runs
+from metaprior.wfem import selection as module
+from metaprior.wfem.loop import Deadline, train
+from metaprior.wfem.objective import log_gibbs, pad_tasks, task_weights
+from metaprior.wfem.runs import Settings, TrainingOptions, make_run, make_scaling, stack_runs
+from metaprior.wfem.selection import (
     CrossValidation,
     HeldOutRun,
     gather_by_task,
@@ -33,13 +26,7 @@ from metaprior.wfem.cross_validation import (
     score_candidates,
     search_method,
 )
-from metaprior.wfem.loop import train
-from metaprior.wfem.many_runs import TrainingOptions
-from metaprior.wfem.monitoring import Deadline
-from metaprior.wfem.objective import log_gibbs, task_weights
-from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
-from metaprior.wfem.task_sets import pad_tasks
 
 SETTINGS = Settings(mean=ConstantMean(), kernel=RBFKernel(), likelihood=Gaussian(0.2))
 WEIGHTS = (0.3, 0.7)
@@ -252,7 +239,7 @@ def test_several_data_sets_are_scored_as_each_alone(x64):
 
 def test_memory_is_bounded_by_training_in_parts(monkeypatch, x64, log_densities):
     whole, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
-    monkeypatch.setattr(many_runs, "MAX_BYTES", 1)
+    monkeypatch.setattr(runs, "MAX_BYTES", 1)
     parts, _ = log_densities([Candidate(WEIGHTS, SETTINGS)], 4)
     np.testing.assert_allclose(parts, whole, rtol=1e-9)
 
@@ -265,8 +252,8 @@ def test_parts_take_the_same_steps_although_time_runs_out(x64, monkeypatch, log_
         taken.append(result.loss.shape[1])
         return result
 
-    monkeypatch.setattr(many_runs, "MAX_BYTES", 1)
-    monkeypatch.setattr(many_runs, "train", count)
+    monkeypatch.setattr(runs, "MAX_BYTES", 1)
+    monkeypatch.setattr(runs, "train", count)
     _, validation = log_densities([Candidate(WEIGHTS, SETTINGS)], 250, deadline=time.monotonic() - 1.0)
     assert taken == [100, 100, 100]  # a chunk of steps each
     assert validation.n_steps == 100
@@ -274,7 +261,7 @@ def test_parts_take_the_same_steps_although_time_runs_out(x64, monkeypatch, log_
 
 def test_the_clock_cuts_the_schedule_to_the_deadline(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("metaprior.wfem.monitoring.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("metaprior.wfem.loop.time.monotonic", lambda: now[0])
     clock = Deadline(1000, 100, deadline=10.0)
     now[0] = 4.0  # the first chunk compiles
     assert clock.affordable_steps(100) == 1000

@@ -10,10 +10,10 @@ from scipy.signal import correlate
 from metaprior import load
 from metaprior.wfem import ConvEncoder, HyperPrior, MLPEncoder, Training, WFEMClassifier, WFEMRegressor, exact
 from metaprior.wfem.choices import resolve_encoder
+from metaprior.wfem.hyperprior import groups, merge, split
 from metaprior.wfem.kernels import LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.wfem.likelihoods import Bernoulli, GaussianNoise
 from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean
-from metaprior.wfem.parameters import groups, merge, split
 from metaprior.wfem.prior import GPPrior, check_prior, make_prior
 
 KEY = jax.random.key(3)

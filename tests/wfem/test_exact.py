@@ -15,11 +15,11 @@ from scipy import stats
 
 from metaprior.wfem import exact
 from metaprior.wfem.choices import resolve_kernel, resolve_mean
+from metaprior.wfem.hyperprior import merge, split
 from metaprior.wfem.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.wfem.likelihoods import Gaussian, GaussianNoise, make_likelihood
 from metaprior.wfem.linalg import noisy_covariance
 from metaprior.wfem.means import MLPMean
-from metaprior.wfem.parameters import merge, split
 from metaprior.wfem.prior import GPPrior, make_prior
 
 MLP_KERNEL = MLPKernel((4,), n_features=3, learn_output_scale=True)

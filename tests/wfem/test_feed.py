@@ -14,11 +14,10 @@ from metaprior.storage.stored_tasks import sample_tasks
 from metaprior.tasks.scaling import fit_scaling
 from metaprior.tasks.types import Task
 from metaprior.wfem import SVGD, ConstantMean, RBFKernel, Training, WFEMClassifier, WFEMRegressor, task_sources
-from metaprior.wfem import feed as stream
-from metaprior.wfem.feed import Feed, make_strata
-from metaprior.wfem.mini_batches import allocate
-from metaprior.wfem.objective import full_batch, weighted_loss
+from metaprior.wfem import task_sources as stream
+from metaprior.wfem.objective import allocate, full_batch, weighted_loss
 from metaprior.wfem.runs import Settings, make_run
+from metaprior.wfem.task_sources import Feed, make_strata
 
 WEIGHTS = (0.25, 0.0, 0.75)
 

@@ -26,14 +26,14 @@ from metaprior.wfem import (
     WFEMClassifier,
     WFEMRegressor,
 )
-from metaprior.wfem.hyper_laplace import (
+from metaprior.wfem.inference import (
     _covariance_root,
     _curvature,
     _paired_normal,
+    interaction,
     loss_curvature,
     sample_around_mode,
 )
-from metaprior.wfem.inference import interaction
 from metaprior.wfem.linalg import MAX_BATCHED_LAPACK, MAX_UNROLLED
 from metaprior.wfem.loop import train
 from metaprior.wfem.objective import full_batch, weighted_loss

@@ -14,10 +14,10 @@ from jaxtyping import Array
 
 from metaprior.checks import check_noise
 from metaprior.wfem.choices import resolve_kernel, resolve_mean
+from metaprior.wfem.hyperprior import Fixed, groups, merge, split
 from metaprior.wfem.kernels import LinearKernel, MLPKernel, RBFKernel
 from metaprior.wfem.likelihoods import Gaussian, make_likelihood
 from metaprior.wfem.means import MLPMean, ZeroMean
-from metaprior.wfem.parameters import Fixed, groups, merge, split
 from metaprior.wfem.prior import check_prior, make_prior
 
 KEY = jax.random.key(0)

@@ -12,13 +12,12 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from metaprior.tasks.types import Task
 from metaprior.wfem import objective
-from metaprior.wfem.hyperprior import make_density
+from metaprior.wfem.hyperprior import make_density, split
 from metaprior.wfem.kernels import RBFKernel
 from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.means import ZeroMean
-from metaprior.wfem.parameters import split
+from metaprior.wfem.objective import pad_tasks
 from metaprior.wfem.prior import make_prior
-from metaprior.wfem.task_sets import pad_tasks
 
 FLAT = np.array([0.2, 1.1])  # log length scale and log output scale
 RAGGED, WEIGHTS = [[2, 9, 3], [3, 9]], (0.3, 0.7)

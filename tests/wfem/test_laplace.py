@@ -18,6 +18,7 @@ from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
 from metaprior.predict.adapted_labels import sampled_probability
 from metaprior.wfem import laplace
+from metaprior.wfem.hyperprior import merge, split
 from metaprior.wfem.kernels import RBF, Linear, MLPKernel
 from metaprior.wfem.likelihoods import (
     Bernoulli,
@@ -29,7 +30,6 @@ from metaprior.wfem.likelihoods import (
 from metaprior.wfem.linalg import noise_floor
 from metaprior.wfem.means import MLPMean, NetworkMean
 from metaprior.wfem.networks import MLP, Layer
-from metaprior.wfem.parameters import merge, split
 from metaprior.wfem.prior import GPPrior, make_prior
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)

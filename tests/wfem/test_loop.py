@@ -21,9 +21,9 @@ from metaprior.wfem import (
 )
 from metaprior.wfem import runs as library
 from metaprior.wfem.adaptation import pad_queries
+from metaprior.wfem.hyperprior import merge
 from metaprior.wfem.loop import Validation, train
-from metaprior.wfem.mini_batches import batch_plan
-from metaprior.wfem.parameters import merge
+from metaprior.wfem.objective import batch_plan
 from metaprior.wfem.runs import Settings, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
 

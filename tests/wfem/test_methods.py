@@ -16,13 +16,11 @@ from jax.flatten_util import ravel_pytree
 from scipy.spatial.distance import cdist, pdist
 
 from metaprior.wfem.choices import resolve_inference
-from metaprior.wfem.hyper_laplace import Laplace
-from metaprior.wfem.hyperprior import HyperPrior, NormalDensity
-from metaprior.wfem.inference import MAP, SVGD, place_particles, squared_distances
+from metaprior.wfem.hyperprior import HyperPrior, NormalDensity, groups
+from metaprior.wfem.inference import MAP, SVGD, Laplace, place_particles, squared_distances
 from metaprior.wfem.kernels import MLPKernel
 from metaprior.wfem.likelihoods import Gaussian
 from metaprior.wfem.means import ConstantMean
-from metaprior.wfem.parameters import groups
 from metaprior.wfem.runs import Settings, draw_prior
 
 STANDARD_ERRORS = 4  # a correct implementation passes a comparison for 99.99 % of all seeds

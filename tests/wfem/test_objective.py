@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from metaprior.tasks.padding import bucket_sizes
 from metaprior.tasks.scaling import fit_scaling, identity_scaling
-from metaprior.tasks.types import Task
-from metaprior.wfem import mini_batches, objective
-from metaprior.wfem.hyperprior import HyperPrior, check_mean, check_std, make_density
+from metaprior.tasks.types import Task, bucket_sizes
+from metaprior.wfem import objective
+from metaprior.wfem.hyperprior import HyperPrior, check_mean, check_std, groups, make_density, split
 from metaprior.wfem.kernels import RBFKernel
 from metaprior.wfem.likelihoods import Gaussian, make_likelihood
 from metaprior.wfem.means import ConstantMean, MLPMean
-from metaprior.wfem.parameters import groups, split
+from metaprior.wfem.objective import TaskBatch, TaskSet, pad_tasks
 from metaprior.wfem.prior import make_prior
-from metaprior.wfem.task_sets import TaskBatch, TaskSet, pad_tasks
 
 RAGGED = [[2, 3, 3, 9], [9, 1, 3], [3], [2, 3]]
 FLAT_THETA = np.array([0.3, -0.2, 0.1, -1.0])  # constant mean; log length scale, output scale, noise
@@ -157,7 +155,7 @@ ONE_BUCKET = [[3] * 4, [3] * 3], [0.2, 0.8], 3
 @pytest.mark.parametrize(("sizes", "weights", "batch_size"), [ONE_BUCKET, SEVERAL_BUCKETS])
 def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size):
     theta, problem = make_problem(draw_environments(sizes), weights)
-    plan = mini_batches.batch_plan(problem.tasks, batch_size)
+    plan = objective.batch_plan(problem.tasks, batch_size)
     assert sum(map(sum, plan)) == batch_size
     choices = []  # per bucket: all index arrays
     for bucket, sampled in zip(problem.tasks.buckets, plan, strict=True):
@@ -169,7 +167,7 @@ def test_mini_batches_average_to_the_full_score(x64, sizes, weights, batch_size)
 
     @eqx.filter_jit
     def of_every_batch(theta, problem, indices):
-        of_batch = lambda chosen: density_and_score(theta, problem, mini_batches.select_batch(problem, chosen, plan))  # noqa: E731
+        of_batch = lambda chosen: density_and_score(theta, problem, objective.select_batch(problem, chosen, plan))  # noqa: E731
         return jax.vmap(of_batch)(indices)
 
     values, scores = of_every_batch(theta, problem, indices)
@@ -181,7 +179,7 @@ def test_sampling_is_uniform_over_subsets_of_each_stratum():
     tasks = pad_tasks(draw_environments([[2] * 4 + [9], [2] * 4 + [9] * 3]))
     plan = ((2, 2), (1, 2))
     keys = jax.random.split(jax.random.key(0), 3000)
-    drawn = jax.jit(jax.vmap(lambda key: mini_batches.sample_indices(key, tasks, plan)))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: objective.sample_indices(key, tasks, plan)))(keys)
     small, large = (np.asarray(indices) for indices in drawn)
     strata = [(small[:, :2], range(4)), (small[:, 2:], range(4, 8)), (large[:, :1], [0]), (large[:, 1:], range(1, 4))]
     for rows, members in strata:
@@ -207,7 +205,7 @@ COUNTS = st.integers(1, 4).flatmap(lambda k: st.lists(st.tuples(*[st.integers(0,
 @given(COUNTS.map(lambda counts: counts[:3]), st.integers(1, 60))
 @example([(1, 1, 100)], 10)
 def test_batch_plan_shares_the_batch(counts, batch_size):
-    plan = np.array(mini_batches.batch_plan(task_set(counts), batch_size))
+    plan = np.array(objective.batch_plan(task_set(counts), batch_size))
     counts = np.array(counts)
     assert (plan <= counts).all()
     assert (plan[counts > 0] >= 1).all()
@@ -215,9 +213,9 @@ def test_batch_plan_shares_the_batch(counts, batch_size):
 
 
 def test_batch_plan_splits_evenly_among_environments_and_by_size_within_them():
-    assert mini_batches.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
-    assert mini_batches.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
-    assert mini_batches.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
+    assert objective.batch_plan(task_set([(100, 20)]), 10) == ((5, 5),)
+    assert objective.batch_plan(task_set([(100, 2)]), 10) == ((8, 2),)
+    assert objective.batch_plan(task_set([(60, 4), (40, 6)]), 20) == ((6, 4), (4, 6))
 
 
 def padded_work(sizes, chosen) -> float:

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from metaprior import load
 from metaprior.wfem import MAP, SVGD, Gaussian, HyperPrior, MLPKernel, MLPMean, RBFKernel, Training, WFEMRegressor
-from metaprior.wfem.parameters import cast, merge
+from metaprior.wfem.hyperprior import cast, merge
 
 
 def make_tasks(seed, sizes, input_dim=1):

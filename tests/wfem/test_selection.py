@@ -6,15 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from metaprior.search.averaging import discounted, resolve_weights
 from metaprior.search.report import make_report
-from metaprior.search.weights import discounted, resolve_weights
 from metaprior.tasks.types import Task
 from metaprior.wfem import TrainingDiverged
-from metaprior.wfem import cross_validation as module
-from metaprior.wfem.cross_validation import HeldOutRun
-from metaprior.wfem.many_runs import TrainingOptions
-from metaprior.wfem.runs import Settings
-from metaprior.wfem.selection import AutoSettings, SearchOptions, choose
+from metaprior.wfem import selection as module
+from metaprior.wfem.runs import Settings, TrainingOptions
+from metaprior.wfem.selection import AutoSettings, HeldOutRun, SearchOptions, choose
 
 SETTINGS = Settings()
 NAMES = ("source", "target")

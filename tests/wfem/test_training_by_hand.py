@@ -12,8 +12,7 @@ from metaprior.datasets import Sinusoid
 from metaprior.tasks.types import Task
 from metaprior.wfem import MAP, SVGD, ConstantMean, Gaussian, MLPKernel, Training, WFEMRegressor
 from metaprior.wfem.loop import train
-from metaprior.wfem.mini_batches import batch_plan, sample_indices, select_batch
-from metaprior.wfem.objective import log_gibbs
+from metaprior.wfem.objective import batch_plan, log_gibbs, sample_indices, select_batch
 from metaprior.wfem.runs import Settings, make_run, make_scaling, stack_runs
 from metaprior.wfem.steps import TrainConfig
 

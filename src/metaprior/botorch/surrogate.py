@@ -14,19 +14,20 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 from torch.nn import Module
 
-from metaprior.botorch.tensor_checks import (
+from metaprior.botorch.checks import (
     as_variances,
     check_batches,
+    check_constant,
+    check_gradients,
     check_inputs,
     check_output,
     check_outputs,
     check_prior,
     check_size,
     warn_if_implausible,
+    with_covariates,
 )
-from metaprior.botorch.tensor_columns import check_constant, check_gradients, with_covariates
-from metaprior.botorch.torch_mixture import TorchMixture
-from metaprior.botorch.torch_process import Context
+from metaprior.botorch.torch_process import Context, TorchMixture
 
 
 class MetaPriorModel(Model, FantasizeMixin):

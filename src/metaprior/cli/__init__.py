@@ -6,15 +6,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from metaprior.cli.console import exit_error, out
+from metaprior.cli.console import exit_error, exit_with, guard_streams, out
+from metaprior.cli.data import app as open_page
 from metaprior.cli.data import example, store
 from metaprior.cli.evaluate import evaluate
 from metaprior.cli.fit import fit
 from metaprior.cli.info import info
-from metaprior.cli.page import app as open_page
+from metaprior.cli.options import Command, Group
 from metaprior.cli.predict import predict
-from metaprior.cli.streams import exit_with, guard_streams
-from metaprior.cli.usage import Command, Group
 from metaprior.cli.wfem import wfem
 
 STUDIES = {

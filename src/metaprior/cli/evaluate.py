@@ -21,7 +21,6 @@ from metaprior.cli.console import (
     report_errors,
     task_label,
 )
-from metaprior.cli.horizons import print_horizons, score_horizons
 from metaprior.cli.options import (
     AsJson,
     Decimal,
@@ -39,10 +38,10 @@ from metaprior.cli.options import (
     fitted_format,
     write_results,
 )
-from metaprior.cli.scores import figures_of, fitted_rule, print_conformal, print_overall
-from metaprior.cli.task_names import Place, tasks_by_name
+from metaprior.cli.scores import figures_of, fitted_rule, print_conformal, print_horizons, print_overall, score_horizons
+from metaprior.cli.training_data import Place, tasks_by_name
 from metaprior.tables.csv_files import Source, TableFile
-from metaprior.tasks.context_rules import FIRST, ContextRule, as_context_rule
+from metaprior.tasks.splits import FIRST, ContextRule, as_context_rule
 
 SHOWN = 12  # tasks in the terminal; --out writes all
 
@@ -152,7 +151,7 @@ def _print_evaluated(each: Evaluated, short: bool) -> None:
 def _picture(meta: Any, tests: list[Any], scores: Any) -> Any:
     """Return a figure of the calibration and, of labels, of the classes that are confused."""
     from metaprior.plots import plot_calibration
-    from metaprior.plots.class_scores import plot_scores
+    from metaprior.plots.classes import plot_scores
 
     if "reliability" in scores:
         return plot_scores(scores)
@@ -207,7 +206,7 @@ def _outside(meta: Any, tests: list[Any], names: tuple[str, ...]) -> list[int]:
 def _known() -> Iterator[None]:
     """Silence the library's warnings about tasks of the fit and inputs outside their range: they have been told."""
     from metaprior.estimators.seen_tasks import SeenTasksWarning
-    from metaprior.tasks.input_columns import ExtrapolationWarning
+    from metaprior.tasks.columns import ExtrapolationWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenTasksWarning)
@@ -232,8 +231,8 @@ def _test_tasks(
 ) -> tuple[list[Any], list[Any], Place, list[str]]:
     """Return the tasks of the target, split into context and queries, their names and places, and columns of dates."""
     from metaprior.predict.ensemble import predicts_labels
-    from metaprior.tables.covariate_columns import group_with_covariates, warn_if_absent
     from metaprior.tables.frames import split_table
+    from metaprior.tables.grouping import group_with_covariates, warn_if_absent
 
     table = group_with_covariates(data, columns, **drops, labels=predicts_labels(meta))
     warn_if_absent(columns, data)

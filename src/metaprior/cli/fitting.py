@@ -28,15 +28,13 @@ from metaprior.cli.options import (
     X,
     check_outputs,
     named_or_free,
+    typed,
     write,
 )
 from metaprior.cli.scores import print_held_out, score_held_out
-from metaprior.cli.task_names import columns_by_name, tasks_by_name
-from metaprior.cli.training_data import Fit, TrainingData, read_training_data
-from metaprior.cli.usage import typed
-from metaprior.interruption import last_files, tell_on_stop
-from metaprior.printed import visible
+from metaprior.cli.training_data import Fit, TrainingData, columns_by_name, read_training_data, tasks_by_name
 from metaprior.tables.csv_files import TableFile, as_csv_format
+from metaprior.terminal import last_files, tell_on_stop, visible
 
 KINDS = ("covariates", "categorical")
 

@@ -11,7 +11,7 @@ from metaprior.checks import counted
 from metaprior.cli.console import out, print_note, print_result, print_table, report_errors
 from metaprior.cli.options import AsJson, Prior, check_outputs, write_picture
 from metaprior.cli.scores import print_held_out
-from metaprior.tasks.context_rules import ContextRule
+from metaprior.tasks.splits import ContextRule
 
 MAX_NAMED = 12  # classes
 USED = "a random part is used: "

@@ -19,10 +19,9 @@ from metaprior.checks import (
 )
 from metaprior.likelihoods import LIKELIHOODS, names_where
 from metaprior.storage.stored_tasks import StoredTasks
-from metaprior.tasks.categories import check_spelling
-from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.context_rules import as_context_rule
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.categories import ColumnKinds, check_spelling
+from metaprior.tasks.columns import Features
+from metaprior.tasks.splits import as_context_rule
 from metaprior.tasks.types import Task
 
 Read = Callable[[Any, str, Features], list[Task]]  # checks tasks, given their name in errors and what X must have

@@ -1,26 +1,100 @@
-"""What all estimators share, whatever fits their prior: checks, the report, files."""
+"""The result of a fit, whatever fitted it: what the estimators record, save and describe.
+
+What all estimators share, whatever fits their prior: checks, the report, files.
+
+How the default fits a prior: families of hierarchical priors, compared by cross-validation and averaged.
+"""
 
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
-from metaprior.checks import check_noise, counted
-from metaprior.conventions import Bunch, Parameters, check_is_fitted
-from metaprior.estimators.arguments import NamedEnvironments, check_context_size, outputs_of, refuse_elsewhere
-from metaprior.estimators.files import FileFormat, write_prior
-from metaprior.estimators.fitted_prior import FittedPrior, training_record
+import numpy as np
+
+from metaprior.checks import check_noise, counted, draw_seed
+from metaprior.conventions import Bunch, Parameters, check_is_fitted, own_float_errors
+from metaprior.estimators.arguments import (
+    NamedEnvironments,
+    check_context_size,
+    names_elsewhere,
+    outputs_of,
+    refuse_elsewhere,
+    warn_if_no_target_tasks,
+)
+from metaprior.estimators.files import FileFormat, Header, Model, write_prior
 from metaprior.estimators.seen_tasks import TaskRecognition, check_covariates, check_noise_size, remember
-from metaprior.float_errors import own_float_errors
+from metaprior.files import Arrays, check_weights, package_versions, require
 from metaprior.predict.conformal import coverage_words
-from metaprior.search.certificates import Certificate, certify
-from metaprior.search.report import TransferReport
-from metaprior.tasks.context_rules import check_order
-from metaprior.tasks.input_columns import Features
-from metaprior.tasks.types import TestTask
+from metaprior.predict.ensemble import Ensemble
+from metaprior.progress import phases
+from metaprior.search.report import Certificate, TransferReport, certify
+from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.tasks.columns import Features
+from metaprior.tasks.scaling import Scaling
+from metaprior.tasks.splits import as_context_rule, check_order
+from metaprior.tasks.types import Task, TestTask
+
+MAX_RECORDED_INPUTS = 100  # whose scaling is recorded; images have thousands
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPrior:
+    """A fitted prior and the record of its fit."""
+
+    model: Ensemble
+    report: TransferReport
+    family: str  # of the largest weight
+    training: dict[str, Any]  # entries of `training_` that only this way to fit has
+    attributes: dict[str, Any] = field(default_factory=dict)  # of the estimator, that only this way to fit has
+    sample: Sequence[Sequence[Task]] | None = None  # what the fit has used of the tasks of each environment
+    baselines: dict[str, Ensemble] = field(default_factory=dict)  # what users would fit instead, see `pooled_models`
+
+
+def training_record(
+    names: Sequence[str], tasks: Sequence[Sequence[Task]], target: int, fitted: FittedPrior, seconds: float
+) -> dict[str, Any]:
+    """Describe the training for the saved file and `metaprior info`; the scaling is that of the largest weight."""
+    member = heaviest(fitted.model)
+    scaling = getattr(member, "terms", member).scaling  # that of the latent function, where there is one
+    named = zip(names, tasks, fitted.sample or tasks, strict=True)
+    return {
+        "environments": {name: _counts(group, used) for name, group, used in named},
+        "target": names[target],
+        "scaling": _describe_scaling(scaling),
+        **fitted.training,
+        "seconds": round(seconds, 1),
+        "versions": package_versions(),
+    }
+
+
+def heaviest(model: Ensemble) -> Any:
+    """Return the member of largest weight."""
+    return model.members[int(np.argmax(model.weights))]
+
+
+def _describe_scaling(scaling: Scaling) -> dict[str, Any]:
+    return {
+        "x_mean": np.asarray(scaling.x_mean[:MAX_RECORDED_INPUTS], float).tolist(),
+        "x_std": np.asarray(scaling.x_std[:MAX_RECORDED_INPUTS], float).tolist(),
+        "y_mean": float(scaling.y_mean),
+        "y_std": float(scaling.y_std),
+    }
+
+
+def _counts(tasks: Sequence[Task], used: Sequence[Task]) -> dict[str, int]:
+    """Count the tasks and samples of an environment and, if the fit has used fewer, those too."""
+    counts = {"tasks": len(tasks), "samples": _count_samples(tasks)}
+    of_used = {"used_tasks": len(used), "used_samples": _count_samples(used)}
+    return counts if [*counts.values()] == [*of_used.values()] else {**counts, **of_used}
+
+
+def _count_samples(tasks: Sequence[Task]) -> int:
+    return tasks.n_samples if isinstance(tasks, StoredTasks) else sum(len(task.y) for task in tasks)
+
 
 Estimator = TypeVar("Estimator", bound="MetaGP")
 
@@ -236,3 +310,96 @@ class MetaGP(TaskRecognition, Parameters):
             return ""
         n_used, n = (sum(each.get(name, each["samples"]) for each in of_all) for name in ("used_samples", "samples"))
         return f", using {n_used:,} of {counted(n, self.report_.outputs.removesuffix('s'))}"
+
+
+# What priors of networks have, which are trained by gradients.
+OF_NETWORKS = ("kernel", "mean", "encoder", "inference", "n_particles", "temperature", "hyperprior", "prior_mean")
+OF_NETWORKS += ("prior_std", "training", "optimizer", "learning_rate", "schedule", "n_steps", "batch_size")
+OF_NETWORKS += ("standardize", "dtype", "n_devices", "validation_tasks", "patience", "checkpoint")
+
+
+def in_wfem(estimator: str) -> Mapping[str, str]:
+    """Return which estimator to use for an argument of priors of networks."""
+    return MappingProxyType(dict.fromkeys(OF_NETWORKS, f"metaprior.wfem.{estimator}, whose priors are networks"))
+
+
+def _model_parts(model: Any) -> tuple[list[dict[str, Any]], Arrays]:
+    from metaprior.prior.files import members_to_parts
+
+    stored, arrays = members_to_parts(model.members)
+    return stored, arrays | {"member_weights": np.asarray(model.weights, np.float64)}
+
+
+def _read_model(meta: Any, stored: Model, header: Header, arrays: Arrays) -> Any:
+    from metaprior.prior.files import Known, read_members
+
+    classes = header.fitted.classes_
+    n_classes = len(classes) if isinstance(classes, list) else 0
+    require(len(stored.members) == stored.n_members, f"members must be a list of {stored.n_members}")
+    known = Known(header.input_dim, header.training.scaling, meta.likelihood_, n_classes, meta.features_.kinds)
+    weights = check_weights("member_weights", arrays.get("member_weights"), len(stored.members))
+    return Ensemble(read_members(stored.members, arrays, known), weights)
+
+
+@own_float_errors
+class HierarchicalFit(MetaGP):
+    """An estimator whose priors are hierarchical, and fitted in NumPy in seconds."""
+
+    search_time: Any
+    progress: Any
+    _file_format = FileFormat(_model_parts, _read_model)
+    _fits_pooled_models = True
+
+    @names_elsewhere
+    def fit(
+        self: Estimator,
+        source_tasks: Iterable[Any] | Mapping[Any, Any] | None = None,
+        target_tasks: Iterable[Any] | None = None,
+        *,
+        target: Any = None,
+    ) -> Estimator:
+        """Meta-train the prior.
+
+        Parameters
+        ----------
+        source_tasks, target_tasks : sequence of (X, y), StoredTasks or None
+            The tasks of the two environments, one pair of arrays per task, of any lengths. For more than two
+            environments pass a dict from names to tasks as `source_tasks` and name the target.
+        target : str, optional
+            The target environment if `source_tasks` is a dict.
+
+        Returns
+        -------
+        self
+            If the fit fails or is interrupted, the estimator stays as it was.
+        """
+        return self._fit_anew(source_tasks, target_tasks, target)
+
+    def _fit_prior(
+        self, environments: NamedEnvironments, features: Features, **how: Any
+    ) -> tuple[FittedPrior, list[TestTask] | None]:
+        from metaprior.estimators.fit import (
+            check_target_tasks,
+            fit_conformal,
+            fit_prior,  # a loaded prior does without these
+        )
+        from metaprior.search.compare import Asked
+
+        conformal = getattr(self, "conformal", False)  # labels have no intervals
+        if conformal:
+            check_target_tasks(environments)
+        warn_if_no_target_tasks(environments, self.alpha)
+        asked = Asked(
+            *(self._problem(), environments.names, environments.target, self.alpha, environments.kinds),
+            *(as_context_rule(self.context), self.search_time, draw_seed(self.random_state), self.progress),
+        )
+        with phases(int(conformal)):
+            fitted = fit_prior(asked, environments)
+            if conformal:
+                conformal = fit_conformal(asked, fit_prior, environments)
+                fitted = replace(fitted, model=fitted.model._replace(conformal=conformal))
+        return fitted, None
+
+    @abstractmethod
+    def _problem(self) -> Any:
+        """Return what the search needs to know of y, once tasks are checked."""

@@ -19,6 +19,8 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from metaprior.checks import Argument, Message, check_bool
+from metaprior.conventions import own_float_errors
+from metaprior.estimators.seen_tasks import MAX_SLOW
 from metaprior.files import (
     CHECKPOINT,
     LARGEST,
@@ -36,10 +38,8 @@ from metaprior.files import (
     require,
     write_tensors,
 )
-from metaprior.float_errors import own_float_errors
 from metaprior.tasks.categories import MAX_LEVELS
-from metaprior.tasks.context_rules import ContextRule
-from metaprior.tasks.task_digests import MAX_SLOW
+from metaprior.tasks.splits import ContextRule
 
 ESTIMATORS = {  # what a file may be of, and the module of each
     "MetaGPRegressor": "metaprior.estimators.regressor",

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.conventions import convergence_warning
 from metaprior.estimators.arguments import NamedEnvironments
-from metaprior.estimators.fitted_prior import FittedPrior
+from metaprior.estimators.base import FittedPrior
 from metaprior.predict.conformal import (
     USUAL_COVERAGE,
     Conformal,
@@ -28,16 +28,14 @@ from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import TrainingTasks, with_mean_of
 from metaprior.prior.fitted import Prior
-from metaprior.prior.label_families import with_rule_of
+from metaprior.prior.label_evidence import with_rule_of
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.progress import phases, progress_bar, silent
-from metaprior.search.choice import FamilyChoice
+from metaprior.search.choice import FamilyChoice, acting_together
 from metaprior.search.compare import Asked, compare_priors, n_phases
-from metaprior.search.covariates import acting_together
 from metaprior.search.report import make_report
 from metaprior.storage.stored_tasks import StoredTasks, sample_tasks
-from metaprior.tasks.context_rules import ContextRule, split_widely
-from metaprior.tasks.thinning import thin_task
+from metaprior.tasks.splits import ContextRule, split_widely, thin_task
 from metaprior.tasks.types import Task, TestTask
 
 MAX_TASKS = 300  # of each environment that families are fitted to and compared on; the mean is learned from all

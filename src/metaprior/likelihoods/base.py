@@ -4,14 +4,17 @@ A likelihood p(y | t) has a few parameters, such as the logarithm of the noise. 
 t ~ N(mean, variance), which a fit maximizes, and its average p(y), which a prediction reports. Arrays broadcast:
 parameters have one axis more than the others, their last. An exposure e of counts is no matter of theirs: log e is a
 part of t.
+
+Likelihoods that users write for `metaprior.wfem`: what y is given t, averaged over t by quadrature.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
+from scipy.special import logsumexp
 
 from metaprior.checks import Message
 from metaprior.tasks.types import as_numbers
@@ -230,3 +233,101 @@ def averages_over_t(
 def nodes_of(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return the nodes of t ~ N(mean, variance) for `NODE_WEIGHTS`, (..., nodes)."""
     return mean[..., None] + np.sqrt(variance)[..., None] * NODES
+
+
+LEAST = 1e-300  # probability of a tail
+# Nodes of the trapezoid rule, of a standard normal: so far out that E[exp(2 t)] is precise up to a deviation of 4.
+GRID = np.arange(-14.0, 14.125, 0.25)
+GRID_WEIGHTS = np.exp(-0.5 * GRID**2) / np.sum(np.exp(-0.5 * GRID**2))
+
+
+class ConditionalLikelihood(Likelihood):
+    """What y is given t, in NumPy, elementwise. The averages over t ~ N(mean, variance) that predictions need follow.
+
+    A subclass has a `name`, `discrete` (whether y are the integers 0, 1, ...) and the four functions with `given`. It
+    has no parameters. Averages are precise for standard deviations of t of up to about 4.
+    """
+
+    @abstractmethod
+    def log_density_given(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Return log p(y | t)."""
+
+    @abstractmethod
+    def cdf_given(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Return P(Y <= y | t)."""
+
+    @abstractmethod
+    def moments_given(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y given t."""
+
+    @abstractmethod
+    def draw_given(self, t: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw y given t."""
+
+    @property
+    def n_parameters(self) -> int:
+        """None."""
+        return 0
+
+    def log_density(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return log E[p(y | t)]."""
+        with np.errstate(all="ignore"):  # far from y
+            at_nodes = self.log_density_given(np.asarray(y)[..., None], _nodes(mean, variance))
+        return np.asarray(logsumexp(at_nodes + np.log(GRID_WEIGHTS), axis=-1))
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return E[P(Y <= y | t)]."""
+        with np.errstate(all="ignore"):  # beyond what y can be
+            at_nodes = self.cdf_given(np.asarray(y)[..., None], _nodes(mean, variance))
+        return np.clip(at_nodes, 0.0, 1.0) @ GRID_WEIGHTS
+
+    def log_far_tail(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, upper: bool
+    ) -> np.ndarray:
+        """Return log P(Y >= y), or log P(Y <= y), as far as the distribution function has digits."""
+        below = self.cdf(y - 1.0 if upper and self.discrete else y, mean, variance, parameters)
+        return np.log(np.maximum(1.0 - below if upper else below, LEAST))
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y, by the law of total variance."""
+        means, variances = self.moments_given(_nodes(mean, variance))
+        total = means @ GRID_WEIGHTS
+        return total, (variances + (means - total[..., None]) ** 2) @ GRID_WEIGHTS
+
+    def draw(self, t: np.ndarray, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw y given t."""
+        return self.draw_given(t, rng)
+
+    def noise(self, mean: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Return zero: it only tells where to look for quantiles first."""
+        return np.zeros(np.shape(mean))
+
+    def start(self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray) -> Start:
+        """Raise: of fits of the default."""
+        self._not_of_the_default()
+
+    def latent(self, y: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        """Raise: of fits of the default."""
+        self._not_of_the_default()
+
+    def initial(self, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Raise: of fits of the default."""
+        self._not_of_the_default()
+
+    def broad(self, y: Sequence[np.ndarray], offsets: Sequence[np.ndarray]) -> Broad:
+        """Raise: of fits of the default."""
+        self._not_of_the_default()
+
+    def expected(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: np.ndarray, gradient: bool = False
+    ) -> Expected:
+        """Raise: of fits of the default."""
+        self._not_of_the_default()
+
+    def _not_of_the_default(self) -> NoReturn:
+        raise TypeError(f"The likelihood {self.name!r} is fitted by metaprior.wfem only.")
+
+
+def _nodes(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    mean, variance = np.broadcast_arrays(mean, variance)
+    return mean[..., None] + np.sqrt(variance)[..., None] * GRID

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metaprior.metrics import CALIBRATION_LEVELS, mean_and_standard_error, shares_below, summarize
-from metaprior.plots.class_scores import draw_reliability
+from metaprior.plots.classes import draw_reliability
 from metaprior.plots.style import (
     BAND,
     DIAGONAL,

@@ -1,4 +1,7 @@
-"""Plots of predictions: for one task given its context, and of the prior."""
+"""Inputs to draw predictions at.
+
+Plots of predictions: for one task given its context, and of the prior.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -6,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaprior.checks import check_integer, counted, draw_seed
-from metaprior.plots.class_predictions import draw_classes
-from metaprior.plots.grids import grid_over, prior_range
+from metaprior.plots.classes import draw_classes
 from metaprior.plots.style import (
     BAND,
     DIAGONAL,
@@ -16,13 +18,15 @@ from metaprior.plots.style import (
     POINTS,
     RINGS,
     as_drawn,
+    grid_over,
     legend,
     plot_posterior,
+    prior_range,
     resolve_axes,
     tidy,
 )
 from metaprior.predict.ensemble import predicts_labels
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels
 from metaprior.tasks.types import Task, as_inputs, as_numbers, as_task
 

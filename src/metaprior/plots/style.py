@@ -7,15 +7,40 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import require_matplotlib
-from metaprior.predict.mixtures import GaussianMixture
-from metaprior.predict.predictive import Predictive
-from metaprior.printed import visible
+from metaprior.predict.predictive import GaussianMixture, Predictive
+from metaprior.terminal import visible
 
 DPI = 120  # of image files
 BAND, LINE, TRUTH, POINTS = "#9ecae1", "#08519c", "#333333", "#d94801"
 DOTS = {"linestyle": "", "marker": "o", "markersize": 6, "color": POINTS, "markeredgecolor": "white", "zorder": 5}
 RINGS = {"linestyle": "", "marker": "o", "markersize": 5, "color": TRUTH, "markerfacecolor": "none", "zorder": 4}
 DIAGONAL = {"color": TRUTH, "linewidth": 1.0, "linestyle": "--", "zorder": 1.5}
+
+
+MARGIN = 0.05  # of the range of the points, on either side
+
+
+RANGE = 2.5  # standard deviations of the meta-training inputs, on either side of their mean
+
+
+N_GRID = 201
+
+
+def grid_over(meta: Any, column: int, *inputs: np.ndarray, n_points: int = N_GRID) -> np.ndarray:
+    """Return a grid of an input column that covers all points, or without any the meta-training inputs."""
+    points = np.concatenate(inputs)[:, column]
+    if not len(points):
+        return prior_range(meta, column, n_points)
+    low, high = float(points.min()), float(points.max())
+    margin = MARGIN * (high - low) or float(meta.model_.members[0].scaling.x_std[column])
+    return np.linspace(low - margin, high + margin, n_points)
+
+
+def prior_range(meta: Any, column: int, n_points: int = N_GRID) -> np.ndarray:
+    """Return a grid of an input column that covers most of the meta-training inputs."""
+    scaling = meta.model_.members[0].scaling
+    middle, spread = float(scaling.x_mean[column]), float(scaling.x_std[column])
+    return np.linspace(middle - RANGE * spread, middle + RANGE * spread, n_points)
 
 
 def plot_posterior(

@@ -8,14 +8,14 @@ import numpy as np
 from scipy.special import expit
 
 from metaprior.checks import check_integer, draw_seed
-from metaprior.float_errors import own_float_errors
-from metaprior.predict.adapted_tasks import Adapted, AdaptedMany
+from metaprior.conventions import own_float_errors
+from metaprior.predict.adapted import Adapted, AdaptedMany
 from metaprior.predict.batches import Posteriors, check_precision, components, predict_label_rows, predict_rows
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.export import write_module
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 from metaprior.tasks.labels import ClassRules, as_labels, joined_labels
-from metaprior.tasks.padding import Ragged
+from metaprior.tasks.types import Ragged
 
 if TYPE_CHECKING:
     from metaprior.predict.single_task import SingleTaskClassifier

@@ -25,9 +25,8 @@ from metaprior.checks import Argument, Message, check_choice, counted, is_number
 from metaprior.predict.batches import Posteriors, components, pad_rows, predict_rows, read_tests
 from metaprior.predict.ensemble import Ensemble
 from metaprior.predict.predictive import Predictive
-from metaprior.tasks.context_rules import ContextRule
-from metaprior.tasks.padding import Ragged
-from metaprior.tasks.types import TestTask
+from metaprior.tasks.splits import ContextRule
+from metaprior.tasks.types import Ragged, TestTask
 
 MIN_FOLDS, MAX_FOLDS = 6, 10  # each costs a fit; with up to ten tasks every task is a fold
 METHODS = ("model", "conformal")  # of an interval

@@ -8,8 +8,7 @@ import numpy as np
 from metaprior.checks import counted
 from metaprior.conventions import check_is_fitted
 from metaprior.likelihoods.base import Likelihood, Prediction
-from metaprior.predict.mixtures import GaussianMixture, stretch
-from metaprior.predict.predictive import Predictive
+from metaprior.predict.predictive import GaussianMixture, Predictive, stretch
 from metaprior.tasks.scaling import Scaling
 
 

@@ -18,15 +18,15 @@ import numpy as np
 from metaprior import linalg
 from metaprior.files import package_versions, write_atomically
 from metaprior.likelihoods import gaussian, softmax
-from metaprior.predict import exported, only_numpy
+from metaprior.predict import exported
 from metaprior.predict.batches import Posteriors
-from metaprior.prior import label_process, process
+from metaprior.prior import label_prior, process
 from metaprior.prior.fitted import Prior
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.process import Process
-from metaprior.tasks import column_kinds
+from metaprior.tasks import categories
 from metaprior.tasks.categories import plain
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 
 WIDTH = 110  # characters of a line of numbers
 MOST_WRITTEN = 8  # numbers of an array that are written out; others are 64-bit numbers in base 64
@@ -51,9 +51,14 @@ NUMPY = "import numpy as np"
 # Modules that exported files contain, or some of their names, or all but some.
 LINEAR_ALGEBRA = (linalg, ("ROUNDING", "JITTERS", "stable_cholesky", "_jittered_cholesky", "log_sum_exp"))
 QUANTILES = (gaussian, ("QUANTILE_TOLERANCE", "QUANTILE_MAXIMUM_ITERATIONS", "mixture_moments", "normal_quantile"))
-COMMON_CODE = (LINEAR_ALGEBRA, only_numpy, column_kinds, process)
+COLUMNS = (categories, ("ColumnKinds", "_is_level"))
+LABEL_PROCESS = (
+    label_prior,
+    ("MAX_COVARIANCE", "FAR", "LabelPosterior", "Latent", "LabelProcess", "within_reach", "calibrated"),
+)
+COMMON_CODE = (LINEAR_ALGEBRA, COLUMNS, process)
 READINGS_CODE = (*COMMON_CODE, QUANTILES, (exported, ("-LabeledTask", "-as_labels")))
-LABELS_CODE = (*COMMON_CODE, softmax, label_process, (exported, ("-TaskOfReadings",)))
+LABELS_CODE = (*COMMON_CODE, softmax, LABEL_PROCESS, (exported, ("-TaskOfReadings",)))
 ADAPT_READINGS = '''def adapt(X, y):
     """Condition the prior on the readings of another task."""
     return TaskOfReadings(as_inputs(X), y)'''

@@ -19,8 +19,7 @@ from metaprior.checks import counted, warn_caller
 from metaprior.predict.batches import SMALL, Posteriors, marginals
 from metaprior.predict.ensemble import Ensemble, mixture
 from metaprior.predict.predictive import Predictive
-from metaprior.tasks.padding import Ragged
-from metaprior.tasks.task_digests import row_hashes
+from metaprior.tasks.types import Ragged, row_hashes
 
 # Chosen on draws from 1,000,000 on (docs/promises.md): no honest reading is beyond 4, no honest task beyond 2. Joint
 # scores allow standard deviations to be half as large again as the prior says.

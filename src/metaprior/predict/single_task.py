@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 
 
 def refuse_categories(features: Features) -> None:

@@ -2,18 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from metaprior.prior.columns import Columns
 from metaprior.prior.process import with_ones
-from metaprior.tasks.padding import group_by_size, pad_to
-from metaprior.tasks.types import Task
+from metaprior.tasks.types import Task, group_by_size, pad_to
 
 MAX_INPUTS = 5000  # of more, some are looked at
 # Points are rounded, to about this share of the standard deviation of each column, because a saved prior holds them: of
 # several columns, a row may be the age, weight and ward of a patient. Far less than a length scale.
 STEP, STEP_SEVERAL = 1 / 16, 1 / 4
+
+
+class Gaussians(NamedTuple):
+    """The readings of a block of tasks given m: y_i ~ N(F_i m, C_i). Padding has y = 0, F = 0 and C = I."""
+
+    y: np.ndarray  # (tasks, n)
+    features: np.ndarray  # F, (tasks, n, m)
+    covariance: np.ndarray  # C, (tasks, n, n)
+    counts: np.ndarray  # c, (tasks,)
 
 
 def farthest_points(inputs: np.ndarray, n_points: int, places: np.ndarray | None = None) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 
 MAX_ARD = 6  # input columns up to which each has its own length scale and its own scale of slopes, unless told
 MANY_INPUTS = 32  # columns whose differences would need too much memory

@@ -12,9 +12,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from metaprior.prior.blocks import Block
-from metaprior.prior.collapse import collapse, slopes
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import FARTHEST, Mode
+from metaprior.prior.modes import FARTHEST, Mode, collapse, slopes
 from metaprior.prior.process import network
 from metaprior.prior.terms import N_FEATURES
 

@@ -18,9 +18,9 @@ from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import KERNELS
-from metaprior.prior.task_scales import TaskScales
+from metaprior.prior.shapes import TaskScales
 from metaprior.prior.terms import N_FEATURES, TERMS, Term, n_deformations
-from metaprior.tasks.column_kinds import ColumnKinds, without_column
+from metaprior.tasks.categories import ColumnKinds, without_column
 from metaprior.tasks.scaling import MAX_SPREAD, Scaling
 
 # Arrays of the terms of a member, by the attributes that hold them.

@@ -15,9 +15,8 @@ from metaprior.prior.features import FeatureNetwork
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
 from metaprior.prior.process import Factors, Points, Posterior, Process, add_noise, condition, far_first, moments
-from metaprior.prior.shapes import whitening
+from metaprior.prior.shapes import ONE_SCALE, TaskScales, whitening
 from metaprior.prior.sites import Observed, SitePosterior, find_sites
-from metaprior.prior.task_scales import ONE_SCALE, TaskScales
 from metaprior.prior.terms import N_BENT, n_deformations
 from metaprior.tasks.scaling import Scaling
 

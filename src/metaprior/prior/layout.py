@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprior.prior.blocks import Block
-from metaprior.prior.collapse import Gaussians
+from metaprior.prior.blocks import Block, Gaussians
 from metaprior.prior.columns import Columns
 from metaprior.prior.process import add_noise
 from metaprior.prior.terms import AtBlock, Basis, Environment, Group, Parameters, Slopes, Term, total

@@ -10,7 +10,7 @@ bound is then also the evidence of the readings r_j, with a correction for every
 Its derivative by what the prior depends on is that of the first term alone, because it is stationary in the sites.
 
 In a fit, theta has the parameters of the likelihood, too. Sites stand for the observations of every task, so that the
-common mean is integrated out as for readings (`collapse.py`). Given theta, the marginals of task i average over the
+common mean is integrated out as for readings (`modes.py`). Given theta, the marginals of task i average over the
 posterior of the mean's weights m:
 
     mean r - D C^-1 (r - F E[m]),    variance D - D C^-1 D + (D C^-1 F) Cov[m] (D C^-1 F)'.
@@ -27,10 +27,9 @@ import numpy as np
 
 from metaprior.likelihoods.base import Expected, Likelihood
 from metaprior.linalg import ROUNDING, stable_cholesky, triangular_inverses
-from metaprior.prior.blocks import Block
-from metaprior.prior.collapse import Collapsed, Gaussians, collapse, slopes
+from metaprior.prior.blocks import Block, Gaussians
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import Mode, climb, extended, find_mode, free_parameters
+from metaprior.prior.modes import Collapsed, Mode, climb, collapse, extended, find_mode, free_parameters, slopes
 from metaprior.prior.process import NOISE_FLOOR
 
 MOST = 1e8  # precision of a site, and one over it the least, in standardized units

@@ -8,18 +8,16 @@ import numpy as np
 
 from metaprior.linalg import log_sum_exp
 from metaprior.prior.families import NO_COVARIATES, FamilyFit
-from metaprior.prior.label_families import LabelTasks, fit_label_families
-from metaprior.prior.label_prior import LabelPrior
-from metaprior.prior.label_process import Latent, calibrated
+from metaprior.prior.label_evidence import LabelTasks, fit_label_families
+from metaprior.prior.label_prior import LabelPrior, Latent, calibrated
 from metaprior.prior.modes import MAX_ITERATIONS
 from metaprior.search.averaging import contaminated
-from metaprior.search.folds import Folds, make_label_folds
+from metaprior.search.held_out import Folds, make_label_folds
 from metaprior.search.search import Option, task_counts
-from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.context_rules import ContextRule
-from metaprior.tasks.padding import pad_to
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import fit_label_scaling
-from metaprior.tasks.types import Task
+from metaprior.tasks.splits import ContextRule
+from metaprior.tasks.types import Task, pad_to
 
 LABELS_PER_TASK = 5.0  # independent labels that those of a held-out task count as, at most
 SHRINKS = (1.0, 0.55, 0.3, 0.17)

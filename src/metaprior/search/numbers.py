@@ -1,7 +1,14 @@
-"""The search for numbers: readings, counts and ranks, by their likelihood."""
+"""What users would fit without metaprior: a linear mixed model and a hierarchical GP, of all tasks pooled.
+
+Every task counts once, and the target has no mean of its own. They are left as they are: not averaged, not calibrated,
+and with one noise for all tasks. The hierarchical GP is the smooth family of hierarchical priors.
+
+The search for numbers: readings, counts and ranks, by their likelihood.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,21 +19,36 @@ from metaprior.prior.families import (
     CURVE,
     LINEAR,
     NO_COVARIATES,
+    SHIFT,
     SMOOTH,
     FamilyFit,
     TrainingTasks,
     fit_families,
+    fit_mixed_model,
 )
+from metaprior.prior.fitted import Prior
 from metaprior.prior.modes import MAX_ITERATIONS
+from metaprior.prior.shapes import ONE_SCALE
 from metaprior.prior.sites import HyperPrior
-from metaprior.search.certificates import free_energy
-from metaprior.search.folds import Folds, make_folds
-from metaprior.search.held_out import PER_TASK, HeldOut, Queries, expected_log_spread, gather, log_exposure
-from metaprior.search.search import Option, task_counts
-from metaprior.tasks.column_kinds import ColumnKinds, without_column
-from metaprior.tasks.context_rules import ContextRule
+from metaprior.search.held_out import (
+    PER_TASK,
+    Folds,
+    HeldOut,
+    Queries,
+    expected_log_spread,
+    gather,
+    log_exposure,
+    make_folds,
+)
+from metaprior.search.report import free_energy
+from metaprior.search.search import Option, Search, task_counts
+from metaprior.tasks.categories import ColumnKinds, without_column
 from metaprior.tasks.scaling import fit_scaling
+from metaprior.tasks.splits import ContextRule
 from metaprior.tasks.types import Task
+
+MIXED_MODEL, HIERARCHICAL_GP = "mixed model", "hierarchical GP"
+
 
 FOLD_ITERATIONS, FOLD_SITE_ITERATIONS = 4, 2  # with sites each takes several times as long
 OUTWEIGHED = 10.0  # nats by which the log Gibbs density of a larger family rules a family out
@@ -154,3 +176,51 @@ class Numbers:
     def expected_spread(self, n_tasks: float) -> float:
         """Return the factor by which predictions are expected to be too narrow."""
         return float(np.exp(expected_log_spread(n_tasks)))
+
+
+def pooled_models(
+    problem: Numbers,
+    environments: Sequence[Sequence[Task]],
+    target: int,
+    options: Sequence[Option],
+    kinds: ColumnKinds | None = None,
+    search: Search | None = None,
+) -> dict[str, Prior]:
+    """Return the models by name, of all environments that have weight in an option; none that cannot be fitted.
+
+    A search with an option of equal weights has fitted the hierarchical GP, without covariates of tasks. Where there
+    are covariates they shift the mean, as the fixed effects of a mixed model do.
+    """
+    effect = SHIFT if kinds is not None and kinds.covariates else NO_COVARIATES
+    pooled = pooled_option([len(tasks) for tasks in environments], options)
+    training = problem.training(environments, target, pooled, kinds)
+    fitted = [] if search is None else zip(search.options, search.fits, strict=True)
+    known = [fit for option, fit in fitted if effect == NO_COVARIATES and _is_same(option, pooled)]
+    models = {}
+    with suppress(np.linalg.LinAlgError):
+        models[MIXED_MODEL] = fit_mixed_model(training, problem.noise_std, effect)
+    smooth = _smooth(training, problem.noise_std, effect, next(iter(known), None))
+    if smooth is not None:
+        models[HIERARCHICAL_GP] = replace(smooth, scales=ONE_SCALE)
+    return models
+
+
+def _smooth(training: TrainingTasks, noise_std: float | None, effect: str, found: FamilyFit | None) -> Prior | None:
+    """Return the prior of the smooth family, of a fit that is known or of a new one; None if it cannot be fitted."""
+    if found is None:
+        try:
+            found = fit_families(training, False, noise_std, covariates=effect, simple=True)
+        except np.linalg.LinAlgError:
+            return None
+    return found.priors.get(SMOOTH)
+
+
+def pooled_option(counts: Sequence[int], options: Sequence[Option]) -> Option:
+    """Return the weights with which every task of an environment that has weight in an option counts once."""
+    used = np.max([option.weights for option in options], axis=0) > 0
+    weights = used * np.asarray(counts, float)
+    return Option(tuple((weights / weights.sum()).tolist()))
+
+
+def _is_same(option: Option, pooled: Option) -> bool:
+    return not option.environment and np.allclose(option.weights, pooled.weights, rtol=0.0, atol=1e-9)

@@ -1,4 +1,7 @@
-"""The search of the default: families of priors and environment weights, scored on held-out tasks."""
+"""The search of the default: families of priors and environment weights, scored on held-out tasks.
+
+What a search of families has chosen: the members of the average, their weights, and its calibration.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,11 +12,10 @@ import numpy as np
 from metaprior.prior.columns import MAX_ARD
 from metaprior.prior.families import CURVE, NO_COVARIATES, FamilyFit
 from metaprior.prior.modes import MAX_ITERATIONS
-from metaprior.search.averaging import averaging_weights
-from metaprior.search.folds import DEFAULT_RULE, Folds
-from metaprior.search.weights import Weights
-from metaprior.tasks.column_kinds import ColumnKinds
-from metaprior.tasks.context_rules import ContextRule
+from metaprior.search.averaging import Weights, averaging_weights
+from metaprior.search.held_out import DEFAULT_RULE, Folds
+from metaprior.tasks.categories import ColumnKinds
+from metaprior.tasks.splits import ContextRule
 from metaprior.tasks.types import Task
 
 MAX_SEPARATE = 32  # inputs up to which scales of their own are compared with shared ones

@@ -1,4 +1,7 @@
-"""Folders of stored tasks: written from tables of any length, whose rows come in any order, and opened."""
+"""Files of a folder of stored tasks, and whether they still hold what was written.
+
+Folders of stored tasks: written from tables of any length, whose rows come in any order, and opened.
+"""
 
 import hashlib
 import json
@@ -14,13 +17,12 @@ from msgspec import Meta
 
 from metaprior.checks import Argument, Message, check_bool
 from metaprior.files import InvalidFile, as_struct, name_in_errors, read_json, reading, reserve
-from metaprior.interruption import unfinished
-from metaprior.storage.stored_files import StoredFiles, damaged, record_of
-from metaprior.storage.stored_tasks import StoredTasks
+from metaprior.storage.stored_tasks import StoredFiles, StoredTasks, damaged, record_of
 from metaprior.tables.columns import as_columns
 from metaprior.tables.csv_files import Source, TableFile
 from metaprior.tables.grouping import TaskIndex
 from metaprior.tables.reading import read_batches, table_files
+from metaprior.terminal import unfinished
 
 HEADER, FORMAT, FORMAT_VERSION = "tasks.json", "metaprior tasks", 2
 OFFSETS = "offsets.npy"

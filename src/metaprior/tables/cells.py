@@ -7,7 +7,7 @@ import numpy as np
 
 from metaprior.checks import Argument, Message
 from metaprior.tables.csv_files import Source
-from metaprior.tables.looks import FIX, MOMENTS, categories, look_of, shown
+from metaprior.tables.guesses import FIX, MOMENTS, categories, look_of, shown
 from metaprior.tasks.categories import bool_and_number, plain
 
 Series = Any  # pandas annotates every selection from a frame as perhaps a frame

@@ -7,10 +7,9 @@ import numpy as np
 
 from metaprior.checks import warn_caller
 from metaprior.tables.columns import TableWarning
-from metaprior.tables.contexts import Context
 from metaprior.tables.csv_files import Source
-from metaprior.tables.grouping import TaskTable
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tables.grouping import Context, TaskTable
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.labels import as_labels, task_classes
 
 MAX_OWN = 100  # columns of classes, if every task has its own

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from metaprior.checks import Argument, Message
-from metaprior.interruption import leave_to_signal
 from metaprior.tables.columns import Columns, check_known
 from metaprior.tables.csv_files import COMPRESSED, ENDINGS, PARQUET, SEPARATORS, TableFile
+from metaprior.terminal import leave_to_signal
 
 Frame = Any  # a data frame: pandas annotates every selection from one as perhaps a series
 DAMAGED = (zlib.error, EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile, csv.Error)

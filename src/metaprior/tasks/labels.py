@@ -14,7 +14,7 @@ import numpy as np
 
 from metaprior.checks import Argument, Message, counted, warn_caller
 from metaprior.tasks.categories import check_reading, check_spelling, is_missing, nearest, plain, spelled_out
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 from metaprior.tasks.types import Task, TestTask, as_test_tasks
 
 KINDS = {"b": "bools", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}

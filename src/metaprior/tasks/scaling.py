@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.types import Task
 
 MAX_SCALED = 1e100  # standard deviations from the mean: squares must not overflow

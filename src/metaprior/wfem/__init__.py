@@ -7,18 +7,17 @@ from metaprior.checks import MissingExtra
 if missing := [name for name in ("jax", "equinox", "optax", "tinygp", "jaxtyping") if find_spec(name) is None]:
     raise MissingExtra(f"metaprior.wfem needs {', '.join(missing)}: run pip install 'metaprior[wfem]'.")
 
-from metaprior.likelihoods.conditional import ConditionalLikelihood
-from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
+from metaprior.likelihoods.base import ConditionalLikelihood
 from metaprior.wfem.estimators import WFEMClassifier, WFEMRegressor
-from metaprior.wfem.hyper_laplace import Laplace
 from metaprior.wfem.hyperprior import HyperPrior
-from metaprior.wfem.inference import MAP, SVGD
+from metaprior.wfem.inference import MAP, SVGD, Laplace
 from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.wfem.likelihoods import Gaussian
 from metaprior.wfem.loop import TrainingDiverged
 from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
+from metaprior.wfem.networks import ConvEncoder, MLPEncoder
 from metaprior.wfem.objective import Gibbs
-from metaprior.wfem.training import Training
+from metaprior.wfem.runs import Training
 
 __all__ = [
     "MAP",

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from metaprior.tasks.padding import pad_to
 from metaprior.tasks.scaling import Scaling
-from metaprior.tasks.types import Task, TestTask
+from metaprior.tasks.types import Task, TestTask, pad_to
 from metaprior.wfem import evidence
 from metaprior.wfem.exact import Posterior
+from metaprior.wfem.hyperprior import cast, merge
 from metaprior.wfem.likelihoods import Observation
-from metaprior.wfem.parameters import cast, merge
 from metaprior.wfem.prior import GPPrior
 
 

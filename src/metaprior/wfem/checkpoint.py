@@ -1,4 +1,6 @@
-"""Checkpoints of a fit: finished trainings and the state of the current one, in a file that a later fit resumes from.
+"""Processes forked after JAX was used: its threads do not survive a fork, and who waits for them waits forever.
+
+Checkpoints of a fit: finished trainings and the state of the current one, in a file that a later fit resumes from.
 
 A training is identified by a digest of everything it is given. Re-running an interrupted fit therefore finds the
 results of the trainings that had finished and the state of the one that had not, in whatever order they come.
@@ -31,7 +33,23 @@ from metaprior.files import (
     reading,
     write_tensors,
 )
-from metaprior.wfem.devices import is_key
+from metaprior.wfem.steps import is_key
+
+_first_user: int | None = None  # the process that used JAX first
+
+
+def check_not_forked() -> None:
+    """Raise, rather than hang, if this process was forked from one that had called this before."""
+    global _first_user
+    _first_user = _first_user or os.getpid()
+    if _first_user != os.getpid():
+        raise RuntimeError(
+            "This process was forked from one that had used JAX, whose threads do not survive a fork: a prior trained "
+            "by gradients would hang here. Start processes with multiprocessing.get_context('spawn'), or fork before "
+            "the first fit, load or prediction. The hierarchical priors of the default need no JAX and work after a "
+            "fork."
+        )
+
 
 Tree = TypeVar("Tree")
 Arrays = dict[str, np.ndarray]

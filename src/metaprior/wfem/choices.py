@@ -10,12 +10,11 @@ import tinygp
 from jaxtyping import Array
 
 from metaprior.checks import Argument, Message
-from metaprior.wfem.encoders import ConvEncoder, MLPEncoder
-from metaprior.wfem.hyper_laplace import Laplace
-from metaprior.wfem.inference import MAP, SVGD, Method
+from metaprior.wfem.hyperprior import groups, split
+from metaprior.wfem.inference import MAP, SVGD, Laplace, Method
 from metaprior.wfem.kernels import LinearKernel, LinearRBFKernel, MLPKernel, RBFKernel
 from metaprior.wfem.means import ConstantMean, LinearMean, MLPMean, ZeroMean
-from metaprior.wfem.parameters import groups, split
+from metaprior.wfem.networks import ConvEncoder, MLPEncoder
 
 MEANS = {"mlp": MLPMean, "linear": LinearMean, "constant": ConstantMean, "zero": ZeroMean}
 ENCODERS = {"mlp": MLPEncoder, "conv": ConvEncoder}

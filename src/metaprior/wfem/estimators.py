@@ -1,4 +1,7 @@
-"""`WFEMRegressor` and `WFEMClassifier`: the paper's priors, learned by weighted free energy minimization."""
+"""How a prior is trained: settings that users group in one argument.
+
+`WFEMRegressor` and `WFEMClassifier`: the paper's priors, learned by weighted free energy minimization.
+"""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -8,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from metaprior.checks import Argument, Message, check_integer, check_positive
-from metaprior.conventions import check_is_fitted
+from metaprior.conventions import check_is_fitted, own_float_errors
 from metaprior.estimators.arguments import NamedEnvironments, check_shared_classes, names_elsewhere
-from metaprior.estimators.base import Estimator, MetaGP
-from metaprior.estimators.fitted_prior import FittedPrior, heaviest
-from metaprior.estimators.labels import LabelsPrior
-from metaprior.estimators.readings import ReadingsPrior
-from metaprior.float_errors import own_float_errors
-from metaprior.tasks.context_rules import as_context_rule
-from metaprior.tasks.input_columns import Features
+from metaprior.estimators.base import Estimator, FittedPrior, MetaGP, heaviest
+from metaprior.estimators.classifier import LabelsPrior
+from metaprior.estimators.regressor import ReadingsPrior
+from metaprior.tasks.columns import Features
+from metaprior.tasks.splits import as_context_rule
 from metaprior.tasks.types import TestTask
 from metaprior.wfem.choices import check_compiled, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
 from metaprior.wfem.files import FORMAT
@@ -25,8 +26,8 @@ from metaprior.wfem.hyperprior import HyperPrior
 from metaprior.wfem.inference import MAP, Interaction, interaction
 from metaprior.wfem.likelihoods import Gaussian, check_own
 from metaprior.wfem.objective import TEMPERATURES, Gibbs
+from metaprior.wfem.runs import Training
 from metaprior.wfem.trained import joined_particles
-from metaprior.wfem.training import Training
 
 # Where settings are that an argument of another name holds, and what priors of networks do without.
 IN_TRAINING = ("n_steps", "learning_rate", "optimizer", "schedule", "batch_size", "standardize", "dtype", "n_devices")
@@ -154,7 +155,7 @@ class WFEM(MetaGP):
             Its group `posterior` has a variable for every parameter, of shape (chain, draw, ...).
         """
         check_is_fitted(self, "model_")
-        from metaprior.wfem.arviz_data import as_arviz
+        from metaprior.wfem.trained import as_arviz
 
         return as_arviz(self)
 

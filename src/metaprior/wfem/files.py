@@ -14,15 +14,14 @@ from metaprior.estimators.files import Model as StoredModel
 from metaprior.files import LARGEST, Arrays, check_weights, describe, require
 from metaprior.predict.ensemble import Ensemble
 from metaprior.prior.files import read_scaling
+from metaprior.wfem.checkpoint import check_not_forked
 from metaprior.wfem.choices import ENCODERS, KERNELS, MEANS, METHODS, name_of
 from metaprior.wfem.fit import make_settings
-from metaprior.wfem.forked import check_not_forked
 from metaprior.wfem.hyperprior import HyperPrior
 from metaprior.wfem.inference import MAP
 from metaprior.wfem.likelihoods import Gaussian
-from metaprior.wfem.runs import draw_prior, scaling_template
+from metaprior.wfem.runs import Training, draw_prior, scaling_template
 from metaprior.wfem.trained import Model
-from metaprior.wfem.training import Training
 
 PARTS = *MEANS.values(), *KERNELS.values(), *ENCODERS.values(), *METHODS.values(), Gaussian, HyperPrior, Training
 ATTRIBUTES, TRACES = ("temperature_", "dtype_", "best_step_"), ("loss_trace_", "validation_trace_")

@@ -15,34 +15,28 @@ from sklearn.exceptions import ConvergenceWarning
 
 from metaprior.checks import Argument, Message, draw_seed, warn_caller
 from metaprior.estimators.arguments import NamedEnvironments, warn_if_no_target_tasks
-from metaprior.estimators.fitted_prior import FittedPrior
+from metaprior.estimators.base import FittedPrior
 from metaprior.predict.ensemble import Ensemble
 from metaprior.progress import phases
-from metaprior.search.averaging import Candidate, Choice
-from metaprior.search.folds import DEFAULT_RULE
+from metaprior.search.averaging import Candidate, Choice, Weights, resolve_weights, single_source_weights
+from metaprior.search.held_out import DEFAULT_RULE
 from metaprior.search.report import make_report
-from metaprior.search.weights import Weights, resolve_weights, single_source_weights
-from metaprior.tasks.context_rules import ContextRule, as_context_rule
-from metaprior.tasks.padding import padded_size
 from metaprior.tasks.scaling import Scaling
-from metaprior.tasks.types import TestTask
+from metaprior.tasks.splits import ContextRule, as_context_rule
+from metaprior.tasks.types import TestTask, padded_size
 from metaprior.wfem.adaptation import pad_queries
-from metaprior.wfem.checkpoint import fingerprint, open_checkpoint
+from metaprior.wfem.checkpoint import check_not_forked, fingerprint, open_checkpoint
 from metaprior.wfem.choices import name_of, resolve_encoder, resolve_inference, resolve_kernel, resolve_mean
-from metaprior.wfem.devices import check_n_devices
-from metaprior.wfem.forked import check_not_forked
 from metaprior.wfem.hyperprior import HyperPrior
 from metaprior.wfem.likelihoods import Bernoulli
 from metaprior.wfem.loop import Result, Validation
-from metaprior.wfem.many_runs import TrainingOptions
 from metaprior.wfem.means import ConstantMean, LinearMean, ZeroMean
 from metaprior.wfem.objective import Gibbs
-from metaprior.wfem.runs import Settings, check_method
+from metaprior.wfem.runs import WITHIN_CLASS, Settings, TrainingOptions, check_method
 from metaprior.wfem.selection import STEPS_DIVISOR, AutoSettings, SearchOptions, choose, n_phases, untested
-from metaprior.wfem.steps import CHUNK
+from metaprior.wfem.steps import CHUNK, check_n_devices
 from metaprior.wfem.task_sources import Environments, StreamedTasks, TaskSource, make_source
 from metaprior.wfem.trained import Model
-from metaprior.wfem.training import WITHIN_CLASS
 
 DEFAULT_STEPS, LABEL_STEPS = 2000, 1000
 COMPILING = 10.0  # seconds that the first comparison takes to compile, about, on two cores

@@ -11,9 +11,9 @@ import tinygp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from metaprior.checks import check_bool, check_positive
+from metaprior.wfem.hyperprior import Fixed, Parameter
 from metaprior.wfem.linalg import product
 from metaprior.wfem.networks import MLP, Residual, at_points, check_features, make_features
-from metaprior.wfem.parameters import Fixed, Parameter
 
 DEFAULT_FEATURES = 8
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from metaprior.checks import Argument, Message, check_noise
 from metaprior.likelihoods.base import Likelihood as NumpyLikelihood
-from metaprior.wfem.parameters import Fixed, Parameter
+from metaprior.wfem.hyperprior import Fixed, Parameter
 
 # Variance from which the roles of t and the logistic are swapped in the quadrature; about the variance of the logistic.
 MAX_NARROW_VARIANCE = math.pi

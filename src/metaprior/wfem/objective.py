@@ -1,4 +1,10 @@
-"""The weighted free energy: task weights, temperature, log Gibbs density and its mini-batch estimates.
+"""Meta-training tasks as pytrees: padded, masked arrays in a few size buckets.
+
+Mini-batches of tasks in memory: how many tasks of which stratum form a step, and how they are drawn and weighted.
+
+A stratum is an environment within a size bucket. `storage.feed` does the same for tasks on disk.
+
+The weighted free energy: task weights, temperature, log Gibbs density and its mini-batch estimates.
 
 PACOH has one environment, transfer two with weights (alpha, 1 - alpha), and pooling weights in proportion to the number
 of tasks: all are arguments of `log_gibbs`.
@@ -11,13 +17,60 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from metaprior.tasks.types import Task, group_by_size, pad_to
 from metaprior.wfem.evidence import log_evidence, points_of_tasks
-from metaprior.wfem.hyperprior import Density
-from metaprior.wfem.parameters import merge
+from metaprior.wfem.hyperprior import Density, merge
 from metaprior.wfem.prior import GPPrior
-from metaprior.wfem.task_sets import TaskBatch, TaskSet
+
+
+class TaskBatch(eqx.Module):
+    """Tasks padded to one size, sorted by environment. A leading axis of runs may be stacked in front."""
+
+    x: ArrayLike  # (tasks, samples, input_dim)
+    y: ArrayLike  # (tasks, samples)
+    mask: ArrayLike  # (tasks, samples), True where there is a sample
+    included: ArrayLike  # (tasks,), False for a held-out task: it has no weight
+    counts: tuple[int, ...] = eqx.field(static=True)  # tasks per environment, held out or not
+
+
+class TaskSet(eqx.Module):
+    """All meta-training tasks: one batch per size bucket, with the same environments in each."""
+
+    buckets: tuple[TaskBatch, ...]
+
+    @property
+    def environment_counts(self) -> tuple[int, ...]:
+        """Number of tasks of each environment, held out or not."""
+        return tuple(sum(counts) for counts in zip(*(bucket.counts for bucket in self.buckets), strict=True))
+
+
+def pad_tasks(
+    environments: Sequence[Sequence[Task]],
+    dtype: np.typing.DTypeLike = np.float32,
+    max_buckets: int = 3,
+    included: Sequence[np.ndarray] | None = None,
+) -> TaskSet:
+    """Pad the tasks of all environments into at most `max_buckets` sizes; `included` marks those not held out.
+
+    Held-out tasks stay in the arrays, so that all folds of a cross-validation have the same shapes.
+    """
+    flat = [task for tasks in environments for task in tasks]
+    sizes = np.array([len(task.y) for task in flat])
+    counted = np.concatenate([np.ones(len(tasks), bool) for tasks in environments] if included is None else included)
+    environment = np.repeat(np.arange(len(environments)), [len(tasks) for tasks in environments])
+    buckets = []
+    for upper, members in group_by_size(sizes, max_buckets):
+        x, y, mask = pad_to([flat[i] for i in members.tolist()], upper, dtype)
+        counts = np.bincount(environment[members], minlength=len(environments))
+        buckets.append(TaskBatch(x, y, mask, counted[members], tuple(counts.tolist())))
+    return TaskSet(tuple(buckets))
+
+
+Plan = tuple[tuple[int, ...], ...]  # tasks to sample per bucket and environment
+
 
 BLOCK_SAMPLES = (
     5000  # whose activations, for networks of 32 units, stay in a CPU's cache; ten times as many take twice as long
@@ -209,3 +262,55 @@ def _included_counts(tasks: TaskSet, dtype: Any) -> Float[Array, " environments"
 
 def _environments(bucket: TaskBatch) -> np.ndarray:
     return np.repeat(np.arange(len(bucket.counts)), bucket.counts)
+
+
+def batch_plan(tasks: TaskSet, batch_size: int) -> Plan:
+    """Split `batch_size` tasks evenly among the environments, and within each in proportion to its size buckets.
+
+    The plan is compiled in, so it does not depend on the weights: a sweep over alpha compiles once.
+    """
+    counts = np.array([bucket.counts for bucket in tasks.buckets])
+    sampled = allocate((counts / np.maximum(counts.sum(axis=0), 1)).ravel(), counts.ravel(), batch_size)
+    return tuple(tuple(row) for row in sampled.reshape(counts.shape).tolist())
+
+
+def allocate(shares: np.ndarray, counts: np.ndarray, total: int) -> np.ndarray:
+    """Share `total` samples among strata of `counts` tasks in proportion to `shares`.
+
+    Every stratum gets at least one of its tasks (even if the total is smaller) and at most all of them.
+    """
+    sampled = (counts > 0).astype(int)
+    for _ in range(min(total, int(counts.sum())) - int(sampled.sum())):
+        quotient = np.where(sampled < counts, shares / np.maximum(sampled, 1), -np.inf)
+        sampled[quotient.argmax()] += 1
+    return sampled
+
+
+def sample_indices(key: PRNGKeyArray, tasks: TaskSet, plan: Plan) -> tuple[Int[Array, " _"], ...]:
+    """Draw the tasks of a mini-batch, without replacement within each stratum."""
+    indices = []
+    for bucket, sampled in zip(tasks.buckets, plan, strict=True):
+        starts = np.cumsum((0, *bucket.counts))
+        key, *keys = jax.random.split(key, len(sampled) + 1)
+        strata = zip(keys, starts[:-1], bucket.counts, sampled, strict=True)
+        draws = [start + jax.random.permutation(k, count)[:n] for k, start, count, n in strata if n > 0]
+        indices.append(jnp.concatenate(draws))
+    return tuple(indices)
+
+
+def select_batch(problem: Problem, indices: tuple[Int[Array, " _"], ...], plan: "Plan") -> tuple[WeightedBatch, ...]:
+    """Return the mini-batch of given tasks, weighted so that its expectation over uniform draws is the full batch.
+
+    Every stratum (an environment within a size bucket) is sampled separately, so its tasks are weighted up by the
+    stratum's size over its sample. With one bucket this is alpha * (mean over the sampled source tasks) + (1 - alpha) *
+    (mean over the sampled target tasks).
+    """
+    batches = []
+    all_weights = task_weights(problem.tasks, problem.environment_weights)
+    for bucket, weights, chosen, sampled in zip(problem.tasks.buckets, all_weights, indices, plan, strict=True):
+        up = np.divide(bucket.counts, sampled, out=np.ones(len(sampled)), where=np.asarray(sampled) > 0)
+        factors = jnp.asarray(np.repeat(up, sampled), weights.dtype)
+        rows = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], bucket)
+        rows = TaskBatch(rows.x, rows.y, rows.mask, rows.included, sampled)
+        batches.append(WeightedBatch(rows, weights[chosen] * factors))
+    return blank_weightless(batches)

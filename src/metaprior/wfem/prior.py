@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from metaprior.checks import counted
+from metaprior.wfem.hyperprior import cast, merge, split
 from metaprior.wfem.kernels import compare, embed
 from metaprior.wfem.likelihoods import Observation
 from metaprior.wfem.networks import at_points
-from metaprior.wfem.parameters import cast, merge, split
 
 
 class Points(NamedTuple):

@@ -1,7 +1,12 @@
-"""From tasks and settings to runs for the training loop: one run, or many stacked."""
+"""From tasks and settings to runs for the training loop: one run, or many stacked.
 
+Many runs of equal shapes: trained as stacked programs, as many at once as fit into memory.
+"""
+
+import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Literal, NamedTuple
 
@@ -11,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
-from metaprior.checks import Argument, Message
-from metaprior.tasks.column_kinds import ColumnKinds
+from metaprior.checks import Argument, Message, check_bool, check_choice, check_integer, check_positive
+from metaprior.memory import RUN_ADVICE, in_chunks
+from metaprior.progress import progress_bar
+from metaprior.tasks.categories import ColumnKinds
 from metaprior.tasks.scaling import (
     MAX_DECORRELATED,
     Scaling,
@@ -21,20 +28,96 @@ from metaprior.tasks.scaling import (
     identity_scaling,
 )
 from metaprior.tasks.types import Task
-from metaprior.wfem.encoders import ConvEncoder
-from metaprior.wfem.hyper_laplace import MAX_PARAMETERS, Laplace
-from metaprior.wfem.hyperprior import Density, HyperPrior, check_density, check_mean, check_std, make_density
-from metaprior.wfem.inference import MAP, Method, place_particles
+from metaprior.wfem.checkpoint import Checkpoint
+from metaprior.wfem.hyperprior import (
+    Density,
+    HyperPrior,
+    cast,
+    check_density,
+    check_mean,
+    check_std,
+    make_density,
+    split,
+)
+from metaprior.wfem.inference import MAP, MAX_PARAMETERS, Laplace, Method, place_particles
 from metaprior.wfem.kernels import MLPKernel
 from metaprior.wfem.likelihoods import Bernoulli, Gaussian, make_likelihood
 from metaprior.wfem.linalg import float32_resolves
+from metaprior.wfem.loop import BatchSource, Result, Validation, train
 from metaprior.wfem.means import MLPMean
-from metaprior.wfem.objective import Problem, temperature
-from metaprior.wfem.parameters import cast, split
+from metaprior.wfem.networks import ConvEncoder
+from metaprior.wfem.objective import BLOCK_SAMPLES, Problem, batch_plan, pad_tasks, temperature
 from metaprior.wfem.prior import GPPrior, check_prior, make_prior
-from metaprior.wfem.task_sets import pad_tasks
+from metaprior.wfem.steps import CHUNK, OPTIMIZERS, SCHEDULES, TrainConfig
 
 LEARNED_NOISE_START = 0.1  # of the standard deviation of y
+
+
+WITHIN_CLASS = "within-class"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a prior is trained.
+
+    Parameters
+    ----------
+    n_steps : int, optional
+        Steps of the optimizer, 2000 by default, and 1000 for labels. 0 leaves the prior at its initial parameters: the
+        paper's "GP".
+    learning_rate : float
+        Learning rate at the start.
+    optimizer : "adam" or "sgd"
+    schedule : "cosine" or "constant"
+        Learning-rate schedule.
+    batch_size : int, optional
+        Tasks per step, split evenly among the environments. By default all tasks, and 256 for stored tasks.
+    standardize : bool or "within-class", optional
+        Whether inputs and outputs are standardized by the tasks of the fit; predictions are in the units of y. "within-
+        class", the default for labels, divides inputs by their standard deviation within the classes of a task, and
+        decorrelates them.
+    dtype : "auto", "float32" or "float64"
+        Precision. "auto" is float64 if the noise is small against the spread of y or tasks are large. Adaptation and
+        prediction are in float64.
+    n_devices : int, optional
+        Devices that share the training, by default all that JAX sees.
+    search_time : float, optional
+        Seconds that cross-validation may take, if it chooses anything; by default unlimited. Runs are shortened, and in
+        less than 10 seconds, which compiling takes, nothing is compared.
+    progress : bool, optional
+        Show a progress bar, by default if standard error is a terminal.
+    """
+
+    n_steps: int | None = None
+    learning_rate: float = 1e-2
+    optimizer: str = "adam"
+    schedule: str = "cosine"
+    batch_size: int | None = None
+    standardize: bool | str | None = None
+    dtype: str = "auto"
+    n_devices: int | None = None
+    search_time: float | None = None
+    progress: bool | None = None
+
+    def __post_init__(self):
+        for name, least in (("n_steps", 0), ("batch_size", 1), ("n_devices", 1)):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least=least)
+        check_positive("learning_rate", self.learning_rate)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        is_rule = isinstance(self.standardize, str) and self.standardize == WITHIN_CLASS
+        if self.standardize is not None and not is_rule:
+            check_bool("standardize", self.standardize, f"{WITHIN_CLASS!r}, ")
+        check_choice("dtype", self.dtype, ("auto", "float32", "float64"))
+        if self.search_time is not None:
+            check_positive("search_time", self.search_time, " of seconds, or None", limits=None)
+        if self.progress is not None:
+            check_bool("progress", self.progress)
+
+    def portable(self) -> "Training":
+        """Return the settings that a file holds: not those of one machine."""
+        return replace(self, n_devices=None, progress=None)
 
 
 @dataclass(frozen=True)
@@ -227,3 +310,134 @@ def _stack(leaves: Sequence[Any]) -> Any:
     if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
         return jnp.stack(leaves)
     return jnp.asarray(np.stack(leaves))  # on the host: stacking on the device compiles a program per shape
+
+
+MAX_BYTES = 2**32  # kept at once for the gradients of several runs
+
+
+class TrainingOptions(NamedTuple):
+    """How runs are trained, shared by the search and the final fit."""
+
+    n_steps: int
+    learning_rate: float
+    optimizer: str = "adam"
+    schedule: str = "cosine"
+    batch_size: int | None = None  # tasks per step; None: all
+    n_devices: int | None = None  # None: all
+    progress: bool | None = None  # None: a progress bar if standard error is a terminal
+    checkpoint: Checkpoint | None = None
+
+    def config(self, method: Method, run: Run, streamed: bool = False) -> TrainConfig:
+        """Return what is compiled for runs of these shapes."""
+        tasks, plan = run.problem.tasks, None
+        if not streamed and self.batch_size is not None and self.batch_size < sum(tasks.environment_counts):
+            plan = batch_plan(tasks, self.batch_size)
+        return TrainConfig(method, self.optimizer, self.schedule, plan, self.n_devices)  # type: ignore[arg-type]
+
+
+def train_runs(
+    runs: Sequence[Run],
+    method: Method,
+    options: TrainingOptions,
+    *,
+    description: str = "meta-training",
+    validation: Sequence[Validation] | None = None,
+    patience: int | None = None,
+    deadline: float | None = None,
+    check_divergence: bool = True,
+    batches: BatchSource | None = None,
+    chunk: int = CHUNK,
+) -> list[Result]:
+    """Train runs of equal shapes and return the result of each.
+
+    If a `deadline` shortens the first runs that are trained together, all runs take as many steps as these.
+    """
+    config = options.config(method, runs[0], batches is not None)._replace(chunk=chunk)
+    n_steps, rate_dtype = options.n_steps, jnp.zeros(()).dtype
+
+    def train_part(part: range, _: int) -> list[Result]:
+        nonlocal n_steps
+        chosen, limit = slice(part.start, part.stop), None
+        stacked = stack_runs(runs[chosen])
+        if deadline is not None and part.start == 0:
+            now = time.monotonic()
+            limit = now + len(part) / len(runs) * (deadline - now)
+        with progress_bar(description, n_steps, "steps", options.progress, "compiling") as move:
+            result = train(
+                stacked.problem,
+                stacked.particles,
+                stacked.key,
+                config,
+                n_steps,
+                jnp.full(len(part), options.learning_rate, rate_dtype),
+                None if validation is None else stack_validation(validation[chosen]),
+                patience,
+                None if move is None else lambda done, loss: move(done, f"loss {loss:.4f}"),
+                deadline=limit,
+                check_divergence=check_divergence,
+                checkpoint=options.checkpoint,
+                batches=batches,
+            )
+        if deadline is not None:
+            n_steps = result.loss.shape[1]
+        return [_select_run(result, i) for i in range(len(part))]
+
+    parts = in_chunks(train_part, range(len(runs)), runs_at_once(runs[0]), "runs", RUN_ADVICE)
+    return [result for part in parts for result in part]
+
+
+def stack_validation(validation: Sequence[Validation]) -> Validation:
+    """Stack the validation tasks of several runs along a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *validation)
+
+
+def runs_at_once(run: Run) -> int:
+    """Return how many such runs to train at once (at least one), so that their activations fit into memory."""
+    shapes = [np.shape(bucket.x) for bucket in run.problem.tasks.buckets]
+    sizes = np.concatenate([np.full(n_tasks, size) for n_tasks, size, _ in shapes])
+    numbers = gradient_numbers(sizes, shapes[0][2], run.problem.rest.encoder is not None)
+    return runs_that_fit(numbers * len(jax.tree.leaves(run.particles)[0]))
+
+
+def runs_that_fit(numbers: float) -> int:
+    """Return how many runs to compute at once (at least one) if each keeps so many numbers."""
+    most = min(MAX_BYTES, (_total_memory() or np.inf) / 4)  # not what is free: another split may round otherwise
+    return max(int(most / (jnp.zeros(()).dtype.itemsize * numbers)), 1)
+
+
+def numbers_per_sample(size: Any, input_dim: int, encoded: bool) -> Any:
+    """Return about how many numbers are kept per sample and particle of a task of this size (measured).
+
+    A thousand activations, or hundreds per pixel for convolutions, and ten rows of covariance matrices.
+    """
+    return (600 * input_dim if encoded else 1000 + input_dim) + 10 * size
+
+
+def gradient_numbers(sizes: np.ndarray, input_dim: int, encoded: bool) -> float:
+    """Return about how many numbers the gradient over tasks of these sizes keeps for one particle.
+
+    Accelerators take all tasks at once, CPUs a block (`loss_and_slope`).
+    """
+    of_tasks = sizes * numbers_per_sample(sizes, input_dim, encoded)
+    at_once = max(float(of_tasks.sum()), float(of_tasks.max()))
+    if jax.default_backend() != "cpu":
+        return at_once
+    block = float(BLOCK_SAMPLES * numbers_per_sample(sizes.max(), input_dim, encoded))
+    return min(at_once, max(block, float(of_tasks.max())))
+
+
+def _total_memory() -> float | None:
+    if jax.default_backend() != "cpu":
+        found = [device.memory_stats() or {} for device in jax.local_devices()]
+        known = [stats["bytes_limit"] for stats in found if "bytes_limit" in stats]
+        return float(min(known)) if known else None
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _select_run(result: Result, i: int) -> Result:
+    """Return the result of one run, without the axis of runs."""
+    particles = jax.tree.map(lambda leaf: np.asarray(leaf)[i], result.particles)
+    return Result(particles, *(np.asarray(trace)[i] for trace in result[1:]))

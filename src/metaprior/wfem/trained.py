@@ -1,5 +1,9 @@
-"""Priors trained by gradients, in JAX: members of an ensemble that average over particles of theta."""
+"""Priors trained by gradients, in JAX: members of an ensemble that average over particles of theta.
 
+Particles of a prior that was trained by gradients, as data of ArviZ.
+"""
+
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,17 +11,20 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from metaprior.files import package_versions
 from metaprior.likelihoods.base import Likelihood, Prediction
 from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.memory import blocks
 from metaprior.predict.ensemble import Ensemble
 from metaprior.tasks.scaling import Scaling
 from metaprior.wfem import adaptation
+from metaprior.wfem.checkpoint import check_not_forked
+from metaprior.wfem.choices import resolve_inference
 from metaprior.wfem.exact import Posterior
-from metaprior.wfem.forked import check_not_forked
+from metaprior.wfem.hyperprior import merge
+from metaprior.wfem.inference import MAP
 from metaprior.wfem.likelihoods import GaussianNoise, Observed
 from metaprior.wfem.linalg import float32_resolves
-from metaprior.wfem.parameters import merge
 from metaprior.wfem.prior import GPPrior
 
 CONVOLUTION_WIDTH = 8  # numbers that an encoder computes per input
@@ -151,3 +158,35 @@ def named_particles(model: Ensemble) -> dict[str, np.ndarray]:
     of_members = [jax.tree_util.tree_leaves_with_path(getattr(member, "particles")) for member in model.members]  # noqa: B009
     named = [{jax.tree_util.keystr(where).lstrip("."): leaf for where, leaf in leaves} for leaves in of_members]
     return {name: np.stack([np.asarray(each[name]) for each in named]) for name in named[0]}
+
+
+def as_arviz(meta: Any) -> Any:
+    """Return the particles as `InferenceData`, or as a `DataTree` of ArviZ 1.0 and later."""
+    try:
+        arviz = import_module("arviz")
+    except ImportError:
+        raise ImportError("to_arviz needs ArviZ, which is not installed: run pip install 'metaprior[arviz]'.") from None
+    method = _method(meta)
+    posterior = named_particles(meta.model_)
+    shape = next(iter(posterior.values())).shape[:2]
+    stats = {"particle_weight": np.reshape(meta.particle_weights_, shape)}
+    attributes = {
+        "inference_library": "metaprior",
+        "inference_library_version": package_versions()["metaprior"],
+        "inference": method,
+        "alpha": meta.report_.alpha[meta.report_.weight > 0].tolist(),
+    }
+    if int(arviz.__version__.partition(".")[0]) < 1:
+        return arviz.from_dict(posterior=posterior, sample_stats=stats, attrs=attributes)
+    return arviz.from_dict({"posterior": posterior, "sample_stats": stats}, attrs={"/": attributes})
+
+
+def _method(meta: Any) -> str:
+    """Return the name of what made the particles; raise if they are modes and not draws."""
+    method = resolve_inference(meta.parameters_["inference"])
+    if type(method) is MAP:
+        raise ValueError(
+            "inference='map' finds modes of theta, which are not draws from a posterior; see particles_ for them. Fit "
+            "with inference='laplace' or 'svgd' for draws."
+        )
+    return type(method).__name__.lower()

@@ -13,9 +13,8 @@ import numpy as np
 from metaprior.tasks.types import Task
 from metaprior.wfem import MAP, SVGD
 from metaprior.wfem.loop import TrainConfig, train
-from metaprior.wfem.objective import Problem, temperature
+from metaprior.wfem.objective import Problem, TaskBatch, TaskSet, pad_tasks, temperature
 from metaprior.wfem.runs import Run, draw_prior, stack_runs
-from metaprior.wfem.task_sets import TaskBatch, TaskSet, pad_tasks
 from speed.problem import LEARNING_RATE, make_settings
 from speed.timing import Spread, repeat, seconds, spread
 

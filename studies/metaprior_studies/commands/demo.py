@@ -121,7 +121,7 @@ def _sinusoid(folder: Path, seed: int, draws: int, steps: int) -> list[Path]:
 
 def _fewshot(folder: Path, seed: int, draws: int, steps: int) -> list[Path]:
     """Run two-way few-shot classification, with source and target classes from two data sets."""
-    from metaprior.estimators.baselines import BASELINES
+    from metaprior.estimators.comparison import BASELINES
     from metaprior_studies.demo.fewshot_demo import FewShotConfig, draw_figure, find_data, run, schemes, summary
     from metaprior_studies.demo.rows import write_results
 

@@ -8,7 +8,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from metaprior.cli.console import err, exit_error
-from metaprior.interruption import tell_on_stop
+from metaprior.terminal import tell_on_stop
 
 KEPT = "Finished points are kept: run the same command with --resume to continue."
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from metaprior import MetaGPClassifier
-from metaprior.estimators.baselines import BASELINES, score_baseline
+from metaprior.estimators.comparison import BASELINES, score_baseline
 from metaprior.metrics import report
 from metaprior.plots.style import as_bytes
 from metaprior.wfem import RBFKernel, Training, WFEMClassifier

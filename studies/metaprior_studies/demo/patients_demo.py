@@ -12,7 +12,7 @@ from metaprior.plots import plot_prediction
 from metaprior.tables.columns import as_columns
 from metaprior.tables.frames import split_table, tasks_from_frame
 from metaprior.tables.grouping import TaskTable, group_rows
-from metaprior.tasks.input_columns import Features
+from metaprior.tasks.columns import Features
 from metaprior.tasks.types import Task
 from metaprior_studies.demo.rows import OnFit, Rows
 from metaprior_studies.drawn_tasks import DrawnTasks

@@ -16,7 +16,7 @@ import numpy as np
 from metaprior import MetaGPRegressor
 from metaprior.datasets import Functions, Sinusoid
 from metaprior.plots import plot_posterior
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.wfem import Gaussian, Training, WFEMRegressor
 from metaprior_studies.demo.rows import DEFAULT, OnFit, Rows, Scorer, by_scheme, score_draws, with_error
 from metaprior_studies.drawn_tasks import DrawnTasks

@@ -22,7 +22,7 @@ from metaprior.datasets import (
     Sinusoid,
 )
 from metaprior.metrics import Scores, report, summarize
-from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import GaussianMixture
 from metaprior.tasks.types import TestTask
 
 # The quadrature over (b, c) of `bayes_oracle`: about the coarsest that keeps the predictive mean within 1e-3

@@ -9,11 +9,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from metaprior import MetaGPRegressor
-from metaprior.estimators.baselines import per_task_gp
+from metaprior.estimators.comparison import per_task_gp
 from metaprior.metrics import summarize
-from metaprior.predict.mixtures import GaussianMixture
-from metaprior.predict.predictive import Predictive
-from metaprior.tasks.input_columns import no_extrapolation_warnings
+from metaprior.predict.predictive import GaussianMixture, Predictive
+from metaprior.tasks.columns import no_extrapolation_warnings
 from metaprior.tasks.types import TestTask
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.peers.context_boosting import fit_context_boosting

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaprior.predict.mixtures import GaussianMixture
-from metaprior.predict.predictive import Predictive
+from metaprior.predict.predictive import GaussianMixture, Predictive
 from metaprior.tasks.types import Task, TestTask
 
 Array = np.ndarray

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprior import MetaGPRegressor
-from metaprior.estimators.baselines import score_per_task_gp
+from metaprior.estimators.comparison import score_per_task_gp
 from metaprior.wfem import Training, TrainingDiverged, WFEMRegressor
 from metaprior_studies.drawn_tasks import DrawnTasks
 from metaprior_studies.environments.grouped_tasks import GroupedTasks

@@ -15,17 +15,13 @@ import numpy as np
 from metaprior.metrics import calibration_error, negative_log_likelihood, root_mean_square_error, summarize_labels
 from metaprior.predict.batches import predict_labels, predict_tasks
 from metaprior.predict.ensemble import Ensemble
-from metaprior.predict.mixtures import GaussianMixture
-from metaprior.predict.predictive import Predictive
-from metaprior.search.averaging import Candidate, Choice
-from metaprior.search.weights import DISCOUNTS, discounted
+from metaprior.predict.predictive import GaussianMixture, Predictive
+from metaprior.search.averaging import DISCOUNTS, Candidate, Choice, discounted
 from metaprior.tasks.scaling import identity_scaling
 from metaprior.tasks.types import Task, TestTask
 from metaprior.wfem import TrainingDiverged
-from metaprior.wfem.cross_validation import CrossValidation, score_candidates
-from metaprior.wfem.many_runs import TrainingOptions, train_runs
-from metaprior.wfem.runs import Settings, draw_prior, make_run, make_scaling
-from metaprior.wfem.selection import STEPS_DIVISOR, choice_of
+from metaprior.wfem.runs import Settings, TrainingOptions, draw_prior, make_run, make_scaling, train_runs
+from metaprior.wfem.selection import STEPS_DIVISOR, CrossValidation, choice_of, score_candidates
 from metaprior.wfem.trained import Model
 from metaprior_studies.schema import ALL, AUTO, FEW, GP, LABEL_METRICS, POOLED, REGRESSION_METRICS, WFEM
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metaprior.datasets import Sinusoid
-from metaprior.predict.mixtures import GaussianMixture
+from metaprior.predict.predictive import GaussianMixture
 from metaprior.wfem import Gaussian, HyperPrior
 from metaprior.wfem.runs import Settings
 from metaprior_studies.environments.sinusoid_oracles import bayes_oracle, gp_oracle

@@ -1,4 +1,11 @@
-"""Input columns: how many X must have, what they are called, and the ranges that the tasks of a prior covered."""
+"""What the columns of X are, and how they become columns of numbers: categories, and covariates of tasks.
+
+A category becomes a column for each level that the fit has seen and one for all others. A covariate has one more
+column, which says that its value is missing. Columns of levels are centered by the shares of the levels, so that a
+missing value, and the part of an unseen level that is known, is the average.
+
+Input columns: how many X must have, what they are called, and the ranges that the tasks of a prior covered.
+"""
 
 import itertools
 import warnings
@@ -12,6 +19,7 @@ import numpy as np
 from metaprior.checks import Argument, Message, warn_caller
 from metaprior.tasks.categories import (
     Categories,
+    ColumnKinds,
     alike_among,
     check_reading,
     column_places,
@@ -19,7 +27,6 @@ from metaprior.tasks.categories import (
     spelled_out,
     text_columns,
 )
-from metaprior.tasks.column_kinds import ColumnKinds
 
 MAX_EXPOSURE = 1e6  # times the range of the fit: no unit of time or area is that far off
 MARGIN = 0.1  # of a column's range, on either side: new tasks overshoot the range of a few others by about as much
