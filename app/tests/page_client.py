@@ -234,7 +234,7 @@ def make_prior(folder, kind):
     """Fit one of the priors that tests share; return its file."""
     if kind == "patients":
         roles = [f"--{name}={value}" for name, given in PATIENT_ROLES.items() for value in np.atleast_1d(given)]
-        return fit(PATIENTS, folder / "patients.safetensors", *roles)
+        return fit(PATIENTS, folder / "patients.safetensors", *roles, f"--report={folder / 'patients.html'}")
     if kind in RESPONSES:
         make, options = RESPONSES[kind]
         make().to_csv(folder / f"{kind}.csv", index=False)
@@ -249,5 +249,5 @@ def make_prior(folder, kind):
     frame = tables[kind]()
     frame.to_csv(table, index=False)
     roles = ["--task=task", *(f"--x={name}" for name in frame.columns[1:-1]), f"--y={frame.columns[-1]}"]
-    own = ["--own-classes"] if kind == "own labels" else []
-    return fit(table, folder / f"{kind}.safetensors", *roles, *own)
+    more = {"labels": [f"--report={folder / 'labels.html'}"], "own labels": ["--own-classes"]}
+    return fit(table, folder / f"{kind}.safetensors", *roles, *more.get(kind, []))

@@ -509,6 +509,22 @@ def test_no_serious_fault_and_no_overflow_on_a_phone(browser, fitted, served, pr
             assert box[0] <= box[1], f"the page is wider than a phone of {width} pixels"
 
 
+@pytest.mark.parametrize("kind", ["patients", "labels"])
+def test_a_report_draws_its_charts_and_shows_none_of_their_numbers(browser, prior_file, kind):
+    """Opened as a file, under its own policy, which would be broken by any other script or style."""
+    context = browser.new_context(viewport={"width": 375, "height": 800})
+    tab, printed = context.new_page(), []
+    tab.on("console", lambda message: printed.append(message.text))
+    tab.goto(prior_file(kind).with_suffix(".html").as_uri())
+    charts = tab.locator("svg[data-chart]")
+    assert charts.count() >= 3
+    assert all(each.locator("path, circle").count() for each in charts.all())
+    assert tab.locator("#charts").is_hidden()
+    assert tab.locator("html").evaluate("(each) => each.scrollWidth <= each.clientWidth")
+    assert not printed
+    context.close()
+
+
 def test_dark_is_dark(browser, fitted):
     from PIL import Image
 
