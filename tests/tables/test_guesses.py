@@ -1,6 +1,7 @@
 """Which columns are probably what: named tables, and any table at all without an exception."""
 
 import string
+from importlib import resources
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.pandas import column, data_frames, range_indexes
 
 from metaprior.tables.guesses import guess_roles, summarize_columns
-from page_client import PATIENTS, labels_table, readings_table
+
+PATIENTS = resources.files("metaprior").joinpath("datasets", "example", "patients.csv")
+
+
+def readings_table(n_tasks=6, n_readings=5):
+    """Tasks of numbers along one input."""
+    rng = np.random.default_rng(0)
+    tasks = np.repeat([f"task {i + 1}" for i in range(n_tasks)], n_readings)
+    x = rng.uniform(0.0, 10.0, len(tasks)).round(3)
+    return pd.DataFrame({"task": tasks, "x": x, "y": np.sin(x).round(4)})
 
 
 def roles(frame):
@@ -35,12 +45,14 @@ def check(frame, guess):
 
 
 def test_patients():
-    found = roles(pd.read_csv(PATIENTS))
+    found = roles(pd.read_csv(str(PATIENTS)))
     assert found == ("patient", ["hours"], "heart_rate", "hospital", "south")
 
 
 def test_labels():
-    assert roles(labels_table()) == ("task", ["x"], "word", None, None)
+    frame = readings_table()
+    frame = frame.assign(word=np.where(frame.pop("y") > 0.0, "high", "low"))
+    assert roles(frame) == ("task", ["x"], "word", None, None)
 
 
 def test_dates():
