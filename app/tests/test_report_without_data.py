@@ -63,9 +63,11 @@ def test_no_reading_and_no_name_of_a_task_is_in_a_report_without_data(tmp_path, 
     content = report(tmp_path, frame, *options, "--report-without-data")
     assert not written(content) & cells(frame, *columns)
     assert "This page contains no reading and no name of a task" in content
+    assert not re.search(r"\(\d+–\d+\)", content), "the shortest and the longest task"
     assert "data-chart" in content
     assert "--report-without-data" not in re.search(r"<pre.*?</pre>", content)[0], "the prior is the same without"
     full = report(tmp_path, frame, *options)
+    assert re.search(r"\(\d+–\d+\)", full)
     for name in columns:  # the same search finds them where they are
         assert written(full) & cells(frame, name), name
 
