@@ -38,7 +38,7 @@ test-browser: .venv/.browser
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 		{ command -v apt-get >/dev/null && { apt-get install --yes --quiet chromium || sudo -n apt-get install --yes --quiet chromium; }; } || \
 		{ echo "These tests need chromium: install it (Debian: apt-get install chromium), then run make test-browser again."; exit 1; }
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m browser tests/app
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m browser app/tests
 
 # Speed against others; `make bench BENCH=--quick` takes minutes, `make bench BENCH="--only step,sweep"` some of it.
 bench: .venv/.bench

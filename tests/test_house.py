@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
-# Of the core, which is all but the page. Lower them when it shrinks: new ideas replace old ones.
+CORE = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
+MODULES = [*CORE, *sorted((ROOT / "app" / "metaprior_app").rglob("*.py"))]
+# Of the core. Lower them when it shrinks: new ideas replace old ones.
 MAX_FILES, MAX_LINES = 124, 30_050
 MAX_FUNCTION_LINES = 60
 # Command functions are long by their options, constructors by their parameters.
@@ -30,13 +31,12 @@ def test_functions_fit_on_a_screen():
 
 
 def test_the_core_stays_small():
-    core = [path for path in MODULES if "app" not in path.parts]
-    assert len(core) <= MAX_FILES
-    assert sum(path.read_text().count("\n") for path in core) <= MAX_LINES
+    assert len(CORE) <= MAX_FILES
+    assert sum(path.read_text().count("\n") for path in CORE) <= MAX_LINES
 
 
 def test_there_are_at_most_ten_layers():
-    [contract] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contract, _ = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     assert contract["exhaustive"]
     assert len(contract["layers"]) <= 10
 

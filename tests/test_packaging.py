@@ -45,7 +45,7 @@ def test_extras_and_versions_are_consistent():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = [each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each]
     assert project["requires-python"] == f">={versions[0]}"
-    assert {"arviz", "plots"} <= set(project["optional-dependencies"])
+    assert {"app", "arviz", "plots"} <= set(project["optional-dependencies"])
 
 
 @pytest.mark.skipif(Path(sys.prefix).name != ".venv-floors", reason="`make test-floors` runs it")
@@ -53,7 +53,7 @@ def test_the_lower_bounds_can_be_installed_together():
     """A resolver raises a bound that conflicts with another, silently: then it is not true."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["plots"], *extras["studies"], *extras["test"]]
+    lines = [*project["dependencies"], *extras["app"], *extras["plots"], *extras["studies"], *extras["test"]]
     declared = [each for each in map(Requirement, lines) if each.name != "metaprior"]
     floors = {each.name: str(each.specifier).split(">=")[1].split(",")[0] for each in declared}
     installed = {name: version(name) for name in floors}
@@ -67,9 +67,10 @@ def run(command, folder, **arguments):
 
 
 def expected_files():
-    """The files of the package in the repository."""
-    files = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/metaprior"], ROOT).split()
-    return {name.removeprefix("src/") for name in files if (ROOT / name).exists()}
+    """The files of both packages in the repository."""
+    folders = ["src/metaprior", "app/metaprior_app"]
+    files = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders], ROOT).split()
+    return {name.partition("/")[2] for name in files if (ROOT / name).exists()}
 
 
 def content(wheel):
@@ -96,11 +97,13 @@ def test_the_wheel_has_the_package_and_nothing_else(built):
     assert files == content(direct)
     package = {name for name in files if not name.startswith(f"metaprior-{metaprior.__version__}.dist-info/")}
     assert package == expected_files()
-    for part in ("app/static/index.html", "app/static/charts.js", "datasets/example/patients.csv", "py.typed"):
+    for part in ("datasets/example/patients.csv", "py.typed"):
         assert files[f"metaprior/{part}"] == (PACKAGE / part).read_bytes()
+    for part in ("templates/page.html", "static/charts.js"):
+        assert files[f"metaprior_app/{part}"] == (ROOT / "app" / "metaprior_app" / part).read_bytes()
     with tarfile.open(sdist) as archive:
         top = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
-    assert {"src", "tests", "docs", "LICENSE", "CITATION.cff", "pyproject.toml"} <= top
+    assert {"src", "app", "tests", "docs", "LICENSE", "CITATION.cff", "pyproject.toml"} <= top
     assert not {"studies", ".venv", "site", "tools"} & top
 
 

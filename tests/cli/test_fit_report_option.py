@@ -72,7 +72,7 @@ def test_a_prior_outlives_a_report_that_cannot_be_made(folder, tmp_path, monkeyp
     def broken(*_):
         raise ValueError("no report today")
 
-    monkeypatch.setattr("metaprior.app.fit_report.report_facts", broken)
+    monkeypatch.setattr("metaprior_app.report.held_out_tasks", broken)
     prior, report = tmp_path / "prior.safetensors", tmp_path / "fit.html"
     result = call("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", prior, "--report", report, code=2)
     assert "no report today" in words(result)
@@ -84,7 +84,7 @@ def test_a_prior_outlives_any_error_in_its_report(folder, tmp_path, monkeypatch)
     def broken(*_):
         raise KeyError("a column")
 
-    monkeypatch.setattr("metaprior.app.fit_report.report_facts", broken)
+    monkeypatch.setattr("metaprior_app.report.held_out_tasks", broken)
     prior, report = tmp_path / "prior.safetensors", tmp_path / "fit.html"
     command = ("fit", folder / "patients.csv", *COLUMNS, *QUICK, "--out", prior, "--report", report)
     result = CliRunner().invoke(app, list(map(str, command)))

@@ -2,8 +2,9 @@
 
 import json
 
-import conftest  # noqa: F401  # compile as the tests do, before anything imports JAX
 from golden_file import PATH, SAME_MACHINE, all_cases, compute, differences, machine
+
+import conftest  # noqa: F401  # compile as the tests do, before anything imports JAX
 
 
 def main():

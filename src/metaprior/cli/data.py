@@ -93,26 +93,18 @@ def app(
     Everything stays on this machine: the page is served to this machine only, at an address with a random token, and
     loads nothing from elsewhere. Ctrl-C ends it.
     """
-    from metaprior.app.temporary_folder import temporary_folder
-
-    with report_errors(), temporary_folder() as folder:
+    with report_errors():
         if file is not None and not file.exists():
             raise ValueError(f"{file} does not exist: expected a CSV or Parquet table, or a prior (.safetensors).")
-        from metaprior.app.server import make_server
-        from metaprior.app.workspace import Workspace
+        from metaprior_app.server import serve
 
-        workspace = Workspace(folder)
-        if file is not None:
-            workspace.open_path(file)
-        server = make_server(workspace, port)
-        out.print(f"The page is at {server.address}", soft_wrap=True)
-        out.print("Open this address in a browser of this machine. Ctrl-C ends the page.")
-        if browser:
-            threading.Thread(target=_open_browser, args=(server.address,), daemon=True).start()
-        try:
-            server.serve_forever(0.1)
-        finally:
-            workspace.close()
+        def started(address: str) -> None:
+            out.print(f"The page is at {address}", soft_wrap=True)
+            out.print("Open this address in a browser of this machine. Ctrl-C ends the page.")
+            if browser:
+                threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
+
+        serve(file, port, started)
 
 
 def _open_browser(address: str) -> None:

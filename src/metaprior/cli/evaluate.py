@@ -46,6 +46,7 @@ from metaprior.tasks.types import TestTask
 if TYPE_CHECKING:
     from metaprior.cli.console import Estimator
     from metaprior.cli.training_data import Place
+    from metaprior.estimators.base import MetaGP
     from metaprior.tables.columns import Columns
 
 SHOWN = 12  # tasks in the terminal; --out writes all
@@ -388,7 +389,7 @@ def score_held_out(meta: "Estimator", held: list[Any], rng: np.random.Generator)
     return HeldOut(known, tests, meta.compare(tests), rule)
 
 
-def fitted_rule(meta: "Estimator") -> ContextRule:
+def fitted_rule(meta: "MetaGP") -> ContextRule:
     """Return which readings are given by default: five at random, unless the fit was told otherwise."""
     rule = as_context_rule(meta.parameters_.get("context", RANDOM))
     return rule._replace(size=CONTEXT) if rule.size is None else rule

@@ -189,6 +189,8 @@ def fit_table(
     """
     seed, path = check_integer("random_state", seed, least=0), named_or_free(asked.out, "prior.safetensors")
     check_outputs([asked.data], path, None, asked.report)
+    if asked.report is not None:
+        import metaprior_app  # noqa: F401  (raises now, before hours of fitting, if the extra is missing)
     checkpoint = _place_checkpoint(path) if resumes else None
     table = TableFile(asked.data, csv_format(asked.csv))
     tasks = _read(asked, table, covariates, exposure, seed)
@@ -289,7 +291,7 @@ def _train(meta: "Estimator", tasks: TrainingData, target: str | None, how: dict
 
 def _write_report(report: Path, prior: Path, fitted: Fit, with_data: bool) -> None:
     """Write the page on a fit whose prior is saved."""
-    from metaprior.app.fit_report import fit_report
+    from metaprior_app.report import fit_report
 
     try:
         content = fit_report(fitted, NOTES, with_data)

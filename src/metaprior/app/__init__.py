@@ -1,1 +1,0 @@
-"""A local page to fit and try priors, and reports of fits as HTML."""
