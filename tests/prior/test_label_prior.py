@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from small_problems import make_tasks, make_theta
 
 from hand_made_priors import SMOOTH
+from metaprior import MetaGPClassifier
 from metaprior.likelihoods.softmax import log_logistic
 from metaprior.prior.blocks import place_points
 from metaprior.prior.columns import Columns
@@ -180,3 +181,15 @@ def test_a_common_rule_is_not_stretched_to_more_classes(prior, n_rows, known, as
     with pytest.raises(ValueError, match=f"n_classes must be at most {known}, .*common rule for; got {asked}"):
         predict(with_rule, x, y, queries, asked)
     assert predict(with_rule, x, np.minimum(y, known - 1), queries, known)[1].shape == (known, 1, QUERIES)
+
+
+def test_a_rule_of_two_classes_has_the_log_odds_of_many_tasks():
+    """Its weights are learned in units of the difference of two classes, and predicted as that difference."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 20, 1))
+    labels = np.where(rng.random(x.shape[:2]) < 1.0 / (1.0 + np.exp(-2.0 * x[..., 0])), "yes", "no")
+    meta = MetaGPClassifier(shared_classes=True, calibrate=False, random_state=0).fit(
+        target_tasks=list(zip(x, labels, strict=True))
+    )
+    no, yes = meta.adapt([], []).predict_proba([[-1.0], [1.0]])[1]
+    assert abs(np.log(yes / no) - 2.0) < 0.3  # 1.41 without the root of two

@@ -214,3 +214,17 @@ def test_rare_classes_of_training_tasks_do_not_vanish():
     with pytest.warns(UserWarning, match="more than 256 samples"):
         thinned = thin_tasks([tasks], labels=True)
     assert all(len(np.unique(task.y)) == 3 for task in thinned[0])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [
+        ({"categorical": [0]}, "a category"),
+        ({"covariates": [0]}, "a covariate"),
+        ({"likelihood": "poisson", "exposure": 0}, "the exposure"),
+    ],
+)
+def test_forecasts_need_a_first_column_that_varies_within_tasks(parameters, found):
+    tasks = [(np.column_stack([np.full(4, 1.0 + i % 2), np.arange(4.0)]), np.arange(4)) for i in range(4)]
+    with pytest.raises(ValueError, match=f"is {found}: put the other column first"):
+        MetaGPRegressor(context="first", **parameters).fit(target_tasks=tasks)
