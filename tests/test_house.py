@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 CORE = sorted((ROOT / "src" / "metaprior").rglob("*.py"))
 MODULES = [*CORE, *sorted((ROOT / "app" / "metaprior_app").rglob("*.py"))]
 # Of the core. Lower them when it shrinks: new ideas replace old ones.
-MAX_FILES, MAX_LINES = 124, 30_050
+MAX_FILES, MAX_LINES = 110, 28_350
 MAX_FUNCTION_LINES = 60
 # Command functions are long by their options, constructors by their parameters.
 LONG_BY_SIGNATURE = {"fit", "wfem", "evaluate", "predict", "predict_frame"}
@@ -49,9 +49,9 @@ def test_every_room_has_deliberate_errors_and_tests():
     sys.path.insert(0, str(ROOT / "tools"))
     import mutants
 
-    rooms = {path.parent.name for path in MODULES} - {"metaprior"}
+    rooms = {path.parent.name for path in CORE} - {"metaprior"}
     assert rooms == {*mutants.PACKAGES} - {"root"}
-    for path in MODULES:
+    for path in CORE:
         assert mutants.tests_of(str(path.relative_to(ROOT))), path
 
 

@@ -80,6 +80,33 @@ def test_no_command_replaces_what_it_reads(example):
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [
+        ["--out", "a.safetensors", "--out", "b.safetensors"],
+        ["--kind=regression", "--kind", "classification"],
+        ["--hold-out=0.2", "--hold-out=0.3"],
+    ],
+)
+def test_of_an_option_with_two_values_the_last_counts_and_the_first_is_noted(twice, example):
+    told = words(call("fit", example / "nowhere.csv", *FIT, *twice, code=2))
+    first, last = " ".join(twice).replace("=", " ").rsplit(" --", 1)
+    assert f"Note: {first} does not count: --{last} comes later." in told
+
+
+def test_an_option_may_be_repeated(example):
+    out = ["--out", "prior.safetensors"]
+    assert "does not count" not in words(call("fit", "nowhere.csv", *FIT, "--x", "hours", *out, *out, code=2))
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--exposure=days", "exposure"), ("--noise=2", "noise_std"), ("--search-time=9", "search_time")],
+)
+def test_a_parameter_that_has_no_option_is_given_by_set(option, name, example):
+    assert f"(write --set {name}=...)" in words(call("fit", example / "nowhere.csv", *FIT, option, code=2))
+
+
 @pytest.mark.parametrize("place", range(3))
 def test_a_folder_in_place_of_a_file_is_told(place, example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

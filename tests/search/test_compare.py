@@ -196,7 +196,7 @@ def test_columns_are_named_and_a_category_is_told_how_to_multiply(tmp_path):
     assert re.search(said, meta.transfer_report().hint)
     table = pd.concat([frame.assign(y=y, id=i) for i, (frame, (_, y)) in enumerate(zip(frames, tasks, strict=True))])
     table.to_csv(tmp_path / "t.csv", index=False)
-    how = ("--task", "id", "--x", "time", "--y", "y", "--task-covariates", "age", "sex", "--out", tmp_path / "prior")
+    how = ("--task", "id", "--x", "time", "--y", "y", "--covariates", "age", "sex", "--out", tmp_path / "prior")
     result = call("fit", tmp_path / "t.csv", *how)
     said = "'age' and 'sex' seem to act together, which the default does not model. Add a column to X, 'age' * 'sex'"
     assert words(result).count(said) == 2  # as a note, and in the report

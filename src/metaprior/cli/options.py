@@ -1,6 +1,7 @@
 """How arguments are read: several values after one option, options that commands share, and files that they name."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -36,6 +37,7 @@ class Command(TyperCommand):
         NOTES.clear()
         CURRENT.clear()
         CURRENT.update(name.lstrip("-").replace("-", "_") for name in _names_of(self))
+        _note_overridden(args, self.params)
         with _one_line(args, ctx):
             return super().parse_args(ctx, repeat_options(args, self.params))
 
@@ -77,8 +79,12 @@ def _one_line(args: Sequence[str], context: Any) -> Iterator[None]:
 
 
 def _elsewhere(error: Any, context: Any) -> str:
-    """Return, in words, which other command has an option that this one lacks."""
+    """Return, in words, how to give an option that this command lacks: by --set, or to another command."""
     name, group = getattr(error, "option_name", None), getattr(context.parent, "command", None)
+    parameter = (name or "").lstrip("-").replace("-", "_")
+    settable = re.findall(r"(\w+)=", context.command.help or "") if "--set" in _names_of(context.command) else []
+    if parameter and (meant := [each for each in settable if each.startswith(parameter)]):
+        return f" (write --set {meant[0]}=...)"
     having = [each for each, command in getattr(group, "commands", {}).items() if name in _names_of(command)]
     if not having or context.info_name in having:
         return ""
@@ -88,6 +94,22 @@ def _elsewhere(error: Any, context: Any) -> str:
 def _names_of(command: Any) -> list[str]:
     options = [each for each in command.params if each.param_type_name == "option"]
     return [name for each in options for name in (*each.opts, *each.secondary_opts)]
+
+
+def _note_overridden(args: Sequence[str], parameters: Sequence[Any]) -> None:
+    """Say so if an option that has one value is given several: the last of them counts, as elsewhere."""
+    once = [each for each in parameters if each.param_type_name == "option" and not each.multiple]
+    named = {name: each for each in once for name in (*each.opts, *each.secondary_opts)}
+    given: dict[Any, str] = {}
+    for i, text in enumerate(args[: args.index("--")] if "--" in args else args):
+        name, is_joined, value = text.partition("=")
+        option = named.get(name)
+        if option is None:
+            continue
+        words = name if option.is_flag else f"{name} {value if is_joined else ' '.join(args[i + 1 : i + 2])}"
+        if given.setdefault(option.name, words) != words:
+            print_note(f"{given[option.name]} does not count: {words} comes later.")
+        given[option.name] = words
 
 
 def repeat_options(args: Sequence[str], parameters: Sequence[Any]) -> list[str]:
