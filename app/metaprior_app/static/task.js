@@ -281,7 +281,7 @@ const newTask = (() => {
         : `Mean and ${coverage}% band of a new reading.`,
       fixedWords(),
       task.readings.some((reading) => share(reading) !== 1) ? " Readings of another exposure are drawn at the same rate." : "",
-      prior.has_conformal ? " The band is the model’s own, not the conformal interval of `metaprior predict --conformal`." : "",
+      prior.has_conformal ? " The band is the model’s own, not the conformal interval of `metaprior predict --method conformal`." : "",
       withTasks ? ` Behind: ${prior.n_tasks} training tasks, as ${prior.is_density ? "density" : "lines"}${rates}.` : "",
       shown.outside.some(Boolean) ? " Shaded: outside the range of the training tasks." : "",
     ].join("");
