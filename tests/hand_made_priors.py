@@ -16,6 +16,7 @@ from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.label_prior import LabelPrior
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import CommonCurve
+from metaprior.prior.process import KERNELS
 from metaprior.prior.shapes import ONE_SCALE, TaskScales
 from metaprior.prior.terms import N_FEATURES, TERMS, Deviation, Line, n_deformations
 from metaprior.tasks.columns import Features
@@ -43,7 +44,7 @@ ALL_TERMS = {
     "learned trend": make_terms(learned_trend=True),
     "environment": make_terms("environment"),
     "deviation": SMOOTH,
-    "Matern deviation": make_terms("curve", "deviation", kernel="matern32"),
+    **{f"deviation, {name}": make_terms("curve", "deviation", kernel=name) for name in KERNELS if name != "rbf"},
     "deformation": CURVE,
     "features": make_terms("curve", "deviation", "features"),
     "everything": EVERYTHING,

@@ -7,7 +7,7 @@ from scipy.stats import multivariate_normal
 
 from metaprior.linalg import cholesky, log_sum_exp, triangular_inverse
 from metaprior.prior.blocks import Gaussians
-from metaprior.prior.modes import collapse, slopes
+from metaprior.prior.evidence import collapse, slopes
 
 
 def make_block(rng, sizes, n_features, counts):

@@ -7,12 +7,12 @@ from small_problems import make_problem
 from hand_made_priors import CURVE, LINES, SMOOTH, make_curve, make_terms
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
+from metaprior.prior.evidence import collapse
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import (
     FARTHEST,
     GRADIENT_TOLERANCE,
     Mode,
-    collapse,
     common_curve,
     find_mode,
     free_parameters,

@@ -8,7 +8,8 @@ from small_problems import COUNTS, IS_TARGET, KINDS, MIXED, make_problem, make_t
 from hand_made_priors import CURVE, SMOOTH, make_prior, make_terms
 from metaprior.prior import shapes as module
 from metaprior.prior.blocks import make_blocks
-from metaprior.prior.modes import collapse, with_curve
+from metaprior.prior.evidence import collapse
+from metaprior.prior.modes import with_curve
 from metaprior.prior.process import add_noise
 from metaprior.prior.shapes import PRIOR_TASKS, Shapes
 

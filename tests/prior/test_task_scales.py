@@ -12,9 +12,9 @@ from hand_made_priors import LINES
 from metaprior.prior import shapes
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import Columns
+from metaprior.prior.evidence import collapse
 from metaprior.prior.families import LINEAR, SMOOTH, TrainingTasks, fit_families, terms_of
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import collapse
 from metaprior.prior.process import mapped
 from metaprior.prior.shapes import GRID, NODES, ONE_SCALE, SHIFTS, SPREADS, TaskScales, _best, _evidence, learn_scales
 from metaprior.tasks.scaling import identity_scaling

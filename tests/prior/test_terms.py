@@ -12,9 +12,10 @@ from test_member_files import read_back
 from hand_made_priors import ALL_TERMS, LINES, SMOOTH, TERMS_OF_COVARIATES, make_prior, make_terms
 from metaprior.prior.blocks import make_blocks
 from metaprior.prior.columns import MAX_ARD, Columns
+from metaprior.prior.evidence import collapse
 from metaprior.prior.features import with_features
 from metaprior.prior.layout import Layout
-from metaprior.prior.modes import collapse, log_density, with_curve
+from metaprior.prior.modes import log_density, with_curve
 from metaprior.prior.process import KERNELS
 from metaprior.tasks.types import Task
 
@@ -25,7 +26,7 @@ CASES += [(name, each, of, COLUMNS[of]) for name, each in TERMS_OF_COVARIATES.it
 all_cases = pytest.mark.parametrize(
     ("terms", "columns"), [pytest.param(*case[1::2], id=f"{case[0]}, {case[2]}") for case in CASES]
 )
-MATERN, EVERYTHING, ALL = ALL_TERMS["Matern deviation"], ALL_TERMS["everything"], TERMS_OF_COVARIATES["everything"]
+MATERN, EVERYTHING, ALL = ALL_TERMS["deviation, matern32"], ALL_TERMS["everything"], TERMS_OF_COVARIATES["everything"]
 UNCORRELATED = (LINES[0], *EVERYTHING[1:])
 
 

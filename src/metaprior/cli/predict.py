@@ -54,7 +54,7 @@ def predict(
     coverage: Annotated[float, option("--coverage", "Probability of the interval from lower to upper.", MODEL)] = 0.9,
     method: Annotated[
         Literal["model", "conformal"],
-        option("--method", "Whether this interval is the model's, or conformal with a coverage that is proven.", MODEL),
+        option("--method", "`model`: the model's own interval; `conformal`: one with guaranteed coverage.", MODEL),
     ] = "model",
     path: Annotated[
         Path | None,

@@ -60,8 +60,8 @@ def wfem(
 ):
     """Learn a prior of the paper by weighted free energy minimization (WFEM), and save it.
 
-    Its means and kernels are neural networks by default. It takes minutes, and the extra of
-    `pip install "metaprior[wfem]"`; for predictions alone use `metaprior fit`. A checkpoint is kept beside --out:
+    Its means and kernels are neural networks by default. It takes minutes, and needs
+    `pip install "metaprior\\[wfem]"`; for predictions alone use `metaprior fit`. A checkpoint is kept beside --out:
     re-running an interrupted fit resumes it, with the same result.
 
     Parameters for --set: random_state=1, shared_classes=false, search_time=60, optimizer=sgd, schedule=constant,

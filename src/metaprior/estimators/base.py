@@ -281,7 +281,7 @@ class MetaGP(Parameters):
     def save(self, path: str | os.PathLike, *, private: Any = False) -> None:
         """Write the fitted prior to one file, which `metaprior.load` reads.
 
-        The file holds no readings. By slow digests it recognizes tasks of the fit that cannot be guessed.
+        The file holds no readings. It holds slow hashes, by which `fitted_on` recognizes tasks that cannot be guessed.
 
         Parameters
         ----------

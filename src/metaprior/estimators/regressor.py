@@ -276,8 +276,8 @@ class MetaGPRegressor(ReadingsPrior):
         A number alone is drawn at random.
     conformal : bool, default=False
         Repeat the fit without each of up to ten folds of target tasks, for `interval(..., method="conformal")`:
-        conformal intervals, of whose nominal coverage a part is proven whether or not the model is right; `repr` of the
-        fitted estimator names it. 90% need nine target tasks. Ends for counts and ranks are integers.
+        conformal intervals have a guaranteed minimum coverage, even if the model is wrong, which `repr` of the fitted
+        estimator shows. A coverage of 90% needs at least nine target tasks. Ends for counts and ranks are integers.
     search_time : float, optional
         Seconds that the search may take, by default unlimited. Priors are compared on 20 tasks of each environment
         first, and on twice as many for as long as there is time. A warning says what was left out.

@@ -13,22 +13,19 @@ from metaprior.likelihoods.gaussian import Gaussian
 from metaprior.linalg import Array
 from metaprior.prior.blocks import Block, Gaussians, make_blocks, place_points
 from metaprior.prior.columns import Columns
+from metaprior.prior.evidence import Collapsed, collapse, information, posterior_of_weights
 from metaprior.prior.features import find_features, with_features
 from metaprior.prior.fitted import FittedTerms, Prior, noise_parameters
 from metaprior.prior.layout import Layout
 from metaprior.prior.modes import (
     MAX_ITERATIONS,
-    Collapsed,
     CommonCurve,
     Mode,
     checked_theta,
     climb,
-    collapse,
     common_curve,
     find_mode,
-    information,
     log_density,
-    posterior_of_weights,
     with_curve,
     with_mean_prior,
     with_prior_of_mean,

@@ -41,11 +41,12 @@ from metaprior.likelihoods.softmax import (
 from metaprior.linalg import Array
 from metaprior.prior.blocks import make_blocks, place_points
 from metaprior.prior.columns import Columns
+from metaprior.prior.evidence import posterior_of_weights
 from metaprior.prior.families import FamilyFit, TrainingTasks
 from metaprior.prior.fitted import FittedTerms
 from metaprior.prior.label_prior import LabelPrior, within_reach
 from metaprior.prior.layout import Layout, OnBlock
-from metaprior.prior.modes import MAX_ITERATIONS, Evidence, Mode, find_mode, posterior_of_weights
+from metaprior.prior.modes import MAX_ITERATIONS, Evidence, Mode, find_mode
 from metaprior.prior.terms import Curve, Deviation, Line
 from metaprior.tasks.types import Task, group_by_size
 

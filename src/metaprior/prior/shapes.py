@@ -17,8 +17,8 @@ import numpy as np
 
 from metaprior.linalg import Array, cholesky, log_sum_exp, triangular_inverse
 from metaprior.prior.blocks import Block, Gaussians
+from metaprior.prior.evidence import Collapsed, collapse, slopes
 from metaprior.prior.layout import JITTER, AtTheta, OnBlock, kernel_of_distances
-from metaprior.prior.modes import Collapsed, collapse, slopes
 from metaprior.prior.process import KERNELS
 
 PRIOR_TASKS = 5.0

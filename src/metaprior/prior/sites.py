@@ -28,8 +28,9 @@ import numpy as np
 from metaprior.likelihoods.base import Expected, Likelihood
 from metaprior.linalg import ROUNDING, Array, stable_cholesky, triangular_inverses
 from metaprior.prior.blocks import Block, Gaussians
+from metaprior.prior.evidence import Collapsed, collapse, slopes
 from metaprior.prior.layout import Layout, OnBlock
-from metaprior.prior.modes import Collapsed, Evidence, Mode, collapse, extended, find_mode, log_density, slopes
+from metaprior.prior.modes import Evidence, Mode, extended, find_mode, log_density
 from metaprior.prior.process import NOISE_FLOOR
 
 MOST = 1e8  # precision of a site, and one over it the least, in standardized units
