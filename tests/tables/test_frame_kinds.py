@@ -174,3 +174,9 @@ def test_what_is_no_frame_is_refused():
     for frame in (pl.Series([1]), [1], 7, {}):
         with pytest.raises(ValueError, match="frame must be a DataFrame, a mapping from column names"):
             tasks_from_frame(frame, task="a", x="b", y="c")
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pa.table([[1.0], [2.0], [3.0]], names=["t", "x", "x"])
+    with pytest.raises(ValueError, match=r"frame has columns of the same name\. Rename all but one\."):
+        tasks_from_frame(frame, task="t", x="x", y="y")

@@ -262,9 +262,11 @@ def as_table(table: Any, name: str) -> "TableFile | Mapping[str, Any] | Frame | 
         return table
     import narwhals as nw  # its import takes a while
 
-    frame = nw.from_native(table, pass_through=True)
-    if isinstance(frame, nw.LazyFrame):
-        return frame.collect()
+    try:
+        frame = nw.from_native(table, pass_through=True)
+        frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+    except nw.exceptions.DuplicateError:
+        raise ValueError(f"{name} has columns of the same name. Rename all but one.") from None
     if isinstance(frame, nw.DataFrame):
         return frame
     raise ValueError(
