@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from running import call, words
 
+from metaprior.cli.options import named_values
+
 NAMES = ["--task", "patient", "--x", "hours", "--y", "heart_rate", "--environment", "hospital"]
 FIT = [*NAMES, "--target", "south", "--alpha", "0.5"]
 
@@ -113,3 +115,9 @@ def test_a_folder_in_place_of_a_file_is_told(place, example, tmp_path, monkeypat
     files = [example / each for each in ("prior.safetensors", "readings.csv", "hours.csv")]
     files[place] = "."
     assert ". is a folder" in words(call("predict", *files, "--out", "new.csv", code=2))
+
+
+def test_a_name_given_two_values_is_refused():
+    assert named_values("--set", ["a=1", "a=1"], ["a"]) == {"a": "1"}
+    with pytest.raises(ValueError, match="--set a is given twice"):
+        named_values("--set", ["a=1", "a=2"], ["a"])

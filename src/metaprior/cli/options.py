@@ -202,9 +202,11 @@ def named_values(option: str, given: Sequence[str] | None, known: Sequence[str])
     """Return the values of an option that takes NAME=VALUE, by name."""
     values = {}
     for text in given or ():
-        name, is_pair, values[name] = text.partition("=")
+        name, is_pair, value = text.partition("=")
         if name not in known or not is_pair:
             raise ValueError(f"{option} takes NAME=VALUE, with the names {', '.join(known)}; got {text!r}.")
+        if values.setdefault(name, value) != value:
+            raise ValueError(f"{option} {name} is given twice, as {values[name]!r} and {value!r}. Leave one out.")
     return values
 
 
