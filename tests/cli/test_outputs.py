@@ -119,5 +119,5 @@ def test_a_folder_in_place_of_a_file_is_told(place, example, tmp_path, monkeypat
 
 def test_a_name_given_two_values_is_refused():
     assert named_values("--set", ["a=1", "a=1"], ["a"]) == {"a": "1"}
-    with pytest.raises(ValueError, match="--set a is given twice, as '1' and '2'. Leave one out."):
+    with pytest.raises(ValueError, match=r"--set a is given twice, as '1' and '2'\. Leave one out\."):
         named_values("--set", ["a=1", "a=2"], ["a"])
