@@ -201,8 +201,9 @@ def test_alpha_is_left_to_choose_only_where_there_is_a_choice():
     assert [scheme.n_target for scheme in auto_scheme(30, 28)] == [2]
 
 
-def test_a_run_that_diverges_is_nan_and_alone(draw, training):
-    wild = replace(training, optimizer="sgd", learning_rate=1e15)
+def test_a_run_that_diverges_is_nan_and_alone(draw, training, monkeypatch):
+    monkeypatch.setattr("metaprior.wfem.settings.check_positive", lambda *_, **__: None)  # no rate that users give does
+    wild = replace(training, learning_rate=1e38)
     schemes = [Scheme(WFEM, 2, 2, 0.2), Scheme(AUTO, 2, 2, None), Scheme(GP, 0, 0, 0.0, trained=False)]
     [scores] = score([draw], schemes, wild)
     assert [np.isnan(scores[scheme]["rmse"]) for scheme in schemes] == [True, True, False]
