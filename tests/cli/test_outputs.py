@@ -102,11 +102,17 @@ def test_an_option_may_be_repeated(example):
 
 
 @pytest.mark.parametrize(
-    ("option", "name"),
-    [("--exposure=days", "exposure"), ("--noise=2", "noise_std"), ("--search-time=9", "search_time")],
+    ("command", "option", "instead"),
+    [
+        ("fit", "--exposure=days", "--set exposure=..."),
+        ("fit", "--noise=2", "--set noise_std=..."),
+        ("fit", "--sep=;", "--csv sep=..."),
+        ("store", "--encoding=cp1252", "--csv encoding=..."),
+        ("predict", "--conformal", "--method conformal"),
+    ],
 )
-def test_a_parameter_that_has_no_option_is_given_by_set(option, name, example):
-    assert f"(write --set {name}=...)" in words(call("fit", example / "nowhere.csv", *FIT, option, code=2))
+def test_what_has_no_option_of_its_own_is_given_by_another(command, option, instead, example):
+    assert f"(write {instead})" in words(call(command, example / "nowhere.csv", option, code=2))
 
 
 @pytest.mark.parametrize("place", range(3))

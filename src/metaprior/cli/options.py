@@ -81,19 +81,29 @@ def _one_line(args: Sequence[str], context: Any) -> Iterator[None]:
 def _elsewhere(error: Any, context: Any) -> str:
     """Return, in words, how to give an option that this command lacks: by --set, or to another command."""
     name, group = getattr(error, "option_name", None), getattr(context.parent, "command", None)
-    parameter = (name or "").lstrip("-").replace("-", "_")
-    settable = re.findall(r"(\w+)=", context.command.help or "") if "--set" in _names_of(context.command) else []
-    if parameter and (meant := [each for each in settable if each.startswith(parameter)]):
-        return f" (write --set {meant[0]}=...)"
+    asked = (name or "").lstrip("-").replace("-", "_")
+    texts = [
+        ("--set", context.command.help or ""),
+        *((each.opts[0], each.help or "") for each in _options_of(context.command)),
+    ]
+    for option, text in texts if asked else ():
+        meant = [each for each in re.findall(r"(\w+)=", text) if each.startswith(asked)]
+        if meant and option in _names_of(context.command):
+            return f" (write {option} {meant[0]}=...)"
+        if f"`{asked}`:" in text:  # one of its values
+            return f" (write {option} {asked})"
     having = [each for each, command in getattr(group, "commands", {}).items() if name in _names_of(command)]
     if not having or context.info_name in having:
         return ""
     return f" (metaprior {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it)"
 
 
+def _options_of(command: Any) -> list[Any]:
+    return [each for each in command.params if each.param_type_name == "option"]
+
+
 def _names_of(command: Any) -> list[str]:
-    options = [each for each in command.params if each.param_type_name == "option"]
-    return [name for each in options for name in (*each.opts, *each.secondary_opts)]
+    return [name for each in _options_of(command) for name in (*each.opts, *each.secondary_opts)]
 
 
 def _note_overridden(args: Sequence[str], parameters: Sequence[Any]) -> None:
