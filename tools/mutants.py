@@ -136,7 +136,7 @@ def tests_of(path: str) -> list[list[str]]:
     folder = ROOT / "tests" / FOLDERS.get(package, package)
     room = sorted(folder.glob("test_*.py"))
     known = room or sorted((ROOT / "tests").rglob("test_*.py"))  # files beside the rooms are tested anywhere
-    tests = [p for p in known if p.stem == f"test_{parts[-1].strip('_')}"]
+    tests = [p for p in known if p.stem.endswith(f"_{parts[-1].strip('_')}")]
     if room or not tests:
         tests += [p for p in known if imports.search(p.read_text())]
     own = list(dict.fromkeys(str(p.relative_to(ROOT)) for p in tests))
