@@ -101,6 +101,17 @@ def test_every_number_has_a_meaning(folder):
     assert "week: mean, standard deviation" in words(call("info", folder / "prior"))
 
 
+def test_the_scale_of_a_latent_function_is_not_called_that_of_the_column(folder, tmp_path):
+    counts = sales([f"S{i}" for i in range(6)], 3).assign(sold=lambda frame: frame["sold"].clip(0).round().astype(int))
+    counts.to_csv(tmp_path / "counts.csv", index=False)
+    out = tmp_path / "counts.safetensors"
+    call("fit", tmp_path / "counts.csv", *COLUMNS, "--likelihood", "poisson", "--out", out)
+    assert "sold: mean, standard deviation" in words(call("info", folder / "prior"))
+    shown = words(call("info", out))
+    assert "week: mean, standard deviation" in shown
+    assert "sold: mean, standard deviation" not in shown
+
+
 def test_a_fit_without_environments_prints_no_table_about_a_source(folder, tmp_path):
     """Nor of one that is held out; it says what it was fitted to."""
     result = call("fit", folder / "sales.csv", *COLUMNS, "--out", tmp_path / "p")

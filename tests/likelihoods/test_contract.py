@@ -67,6 +67,7 @@ def conditional(name, t):
     if name == "student-t":
         sigma, nu = np.exp(parameters)
         return stats.t(nu, t, sigma)
+    assert name == "ordinal", f"conditional() has no independent reference for {name}"
     return Levels(t)
 
 

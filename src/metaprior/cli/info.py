@@ -139,7 +139,8 @@ def _facts(header: dict[str, Any], outputs: str) -> list[tuple[str, str]]:
     levels = dict(enumerate(header.get("columns", {}).get("levels", ())))
     scales = list(zip(inputs, scaling["x_mean"], scaling["x_std"], strict=False))
     scales = [scale for i, scale in enumerate(scales) if not levels.get(i)][:8]
-    if "classes_" not in fitted:
+    if "classes_" not in fitted and header["parameters"].get("likelihood", "gaussian") == "gaussian":
+        # of other likelihoods the scaling is that of a latent function, such as a log rate
         scales.append((columns.get("y") or "y", scaling["y_mean"], scaling["y_std"]))
     rows = [
         ("kind", header["kind"]),

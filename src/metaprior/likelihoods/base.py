@@ -84,7 +84,6 @@ class Likelihood(ABC):
     unit_noise: ClassVar[bool] = False  # whether t has the units of its noise, one
     words: ClassVar[str] = "numbers"  # what the form of the page calls y and its noise, where one is chosen
     without_noise: ClassVar[str] = "y, without noise"  # what E[y | t] is called
-    form_words: ClassVar[str] = ""  # what the form of the page calls it, in messages that advise it
     noise_words: ClassVar[str] = "has no noise"  # why its noise cannot be given
     stored_fields: ClassVar[dict[str, Any]] = {}  # types of its fields in files, with their limits, as msgspec has them
     logarithms_of: ClassVar[tuple[str, ...]] = ()  # names of what the parameters are logarithms of
@@ -238,10 +237,11 @@ GRID, GRID_WEIGHTS = trapezoid(14.0)  # so far out that E[exp(2 t)] is precise u
 
 
 class ConditionalLikelihood(Likelihood):
-    """A likelihood that users write for `metaprior.wfem`: y given t, in NumPy, elementwise.
+    """A likelihood written as y given t, in NumPy, elementwise. It has no parameters.
 
-    A subclass has a `name`, `discrete` (whether y are the integers 0, 1, ...) and the four functions with `given`. It
-    has no parameters. Averages over t ~ N(mean, variance) are precise for standard deviations of up to about 4.
+    For `metaprior.wfem` a subclass has a `name`, `discrete` (whether y are the integers 0, 1, ...) and the four
+    functions with `given`. The default also needs what says where a fit starts: see `Likelihood`. Averages over
+    t ~ N(mean, variance) are precise for standard deviations of up to about 4.
     """
 
     @abstractmethod

@@ -50,7 +50,6 @@ class _Counts(Likelihood):
     discrete = True
     takes_exposure = True
     without_noise = "rate of y"
-    form_words = "counts"
 
     def check(self, y: Array, name: str) -> None:
         """Raise unless all are the integers 0, 1, 2, ..., and not too large."""

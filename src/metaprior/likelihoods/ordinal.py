@@ -38,7 +38,6 @@ class Ordinal(Likelihood):
     discrete = True
     unit_noise = True
     without_noise = "expected level of y"
-    form_words = "ranks or scores"
     stored_fields: ClassVar[dict[str, Any]] = {
         "n_levels": Annotated[int, Meta(ge=2, le=MAX_LEVELS)],
         "lowest": Annotated[int, Meta(ge=-(2**31), le=2**31)],

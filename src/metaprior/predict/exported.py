@@ -1,8 +1,7 @@
-"""What exported tasks have in place of scipy's functions and of LAPACK's: the same numbers, with NumPy alone.
+"""The text of exported tasks: functions in place of SciPy's, the inputs, and the task of readings or of labels.
 
-The text of exported tasks: their inputs, and the task of readings or of labels. Nothing in metaprior runs this.
-
-`export` writes it after the modules that it imports, in front of the arrays of a prior; here these are missing.
+Nothing in metaprior runs this. `export` writes it after the modules that it imports, in front of the arrays of a prior,
+which are missing here.
 """
 
 import base64

@@ -74,7 +74,7 @@ def _of_readings(
     """Return what is wrong with the worst reading, and what to do."""
     if found.errors.max() > MAX_ERROR:
         row = int(found.errors.argmax())
-        off = f"{found.errors[row]:.2g} standard deviations off"
+        off = f"{float(f'{found.errors[row]:.2g}'):,g} standard deviations off"
         said = f"y is {y.rows[row]:.10g} where the prior expects {found.expected[row]:.4g}, {off}"
     else:
         row = int(found.gaps.argmax())

@@ -1,5 +1,6 @@
 """The contract of a term of a prior, and the terms of a prior together: at one theta, and for a block of tasks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +37,7 @@ class Slopes(NamedTuple):
     by_basis: Array  # (points, points): by the root L of the common curve, which the blocks share; to be added to
 
 
-class Term:
+class Term(ABC):
     """A part of a prior: functions of the common mean, functions of a task's own, or a covariance.
 
     Functions have weights of variance one, times a scale of each or a matrix. By default the scales are a group of
@@ -48,9 +49,9 @@ class Term:
     mean_group: ClassVar[str] = ""  # scales of functions of the common mean
     own_group: ClassVar[str] = ""  # scales of functions of a task's own
 
+    @abstractmethod
     def groups(self, columns: Columns) -> list[Group]:
         """Return its parameters, with the hyper-prior."""
-        raise NotImplementedError
 
     def widths(self, columns: Columns, n_points: int) -> Sequence[int]:
         """Return the number of functions of the common mean, for every scale of `mean_group`."""
