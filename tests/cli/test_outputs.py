@@ -123,6 +123,12 @@ def test_a_folder_in_place_of_a_file_is_told(place, example, tmp_path, monkeypat
     assert ". is a folder" in words(call("predict", *files, "--out", "new.csv", code=2))
 
 
+def test_a_context_that_is_none_is_told_in_the_spelling_of_options(example):
+    told = words(call("fit", example / "patients.csv", *FIT, "--context", "foo", code=2))
+    assert "or 'first 5'; got 'foo'." in told
+    assert "Value error" not in words(call("fit", example / "patients.csv", *FIT, "--kind", "foo", code=2))
+
+
 def test_a_name_given_two_values_is_refused():
     assert named_values("--set", ["a=1", "a=1"], ["a"]) == {"a": "1"}
     with pytest.raises(ValueError, match=r"--set a is given twice, as '1' and '2'\. Leave one out\."):

@@ -123,6 +123,7 @@ FORMAT = ("sep", "decimal", "encoding")
 FILE = "pandas.read_csv and "  # how a CSV file is written, in Python
 # What messages name that is neither a parameter nor an option.
 WORDS = {
+    '("first", number)': "'first 5'",
     "classes=...": "classes=... of adapt in Python",
     "extrapolates(X)": "The column extrapolates",
     "use MetaGPRegressor": "pass --kind regression",

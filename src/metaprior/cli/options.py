@@ -73,7 +73,7 @@ def _one_line(args: Sequence[str], context: Any) -> Iterator[None]:
         yield
     except UsageError as error:
         command = "metaprior" if context.parent is None else f"metaprior {context.info_name}"
-        message = " ".join(f"{error.format_message()}{_elsewhere(error, context)}".split())
+        message = " ".join(f"{error.format_message().replace('Value error, ', '')}{_elsewhere(error, context)}".split())
         end = "" if message.endswith((".", "?")) else "."
         raise exit_error(f"{message}{end} See {command} --help.", as_json=as_json) from None
 

@@ -45,8 +45,8 @@ def as_context_rule(context: Any) -> ContextRule:
         is_size = [isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0 for size in sizes]
         if kind in (RANDOM, FIRST) and len(sizes) <= 1 and all(is_size):
             return ContextRule(kind, int(sizes[0]) if sizes else None)
-    expected = ' must be "random", "first", a number of readings, or ("first", number)'
-    raise ValueError(Message(Argument("context"), f"{expected}; got {context!r}."))
+    expected = ' must be "random", "first", a number of readings, or '
+    raise ValueError(Message(Argument("context"), expected, Argument('("first", number)'), f"; got {context!r}."))
 
 
 def check_order(context: Any, features: Features) -> None:
